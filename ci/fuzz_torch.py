@@ -31,73 +31,11 @@ import torch
 import torch.nn as nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import golden_torch_models as models  # noqa: E402
-
-
-class Expression(nn.Module):
-    """A model that the scenario defines: children, parameters and a forward expression of the input x."""
-
-    def __init__(self, definition: dict, *values: int):
-        super().__init__()
-        self.expression = compile(definition["forward"], "forward", "eval")
-        arguments = dict(zip(definition["arguments"], values))
-        for name, build in definition["children"].items():
-            self.add_module(name, evaluate(build, arguments))
-        for name, draw in definition.get("parameters", {}).items():
-            self.register_parameter(name, nn.Parameter(evaluate(draw, arguments)))
-
-    def forward(self, x):
-        return eval(self.expression, dict(FUNCTIONS), dict(self._modules) | dict(self._parameters) | {"x": x})
-
-
-class BatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Of inputs of any number of dims, with the channels at dim 1."""
-
-    def _check_input_dim(self, input):
-        pass
-
-
-def linear(rows: int, columns: int, bias: bool = True) -> nn.Module:
-    return nn.Linear(rows, columns, bias=bias)
-
-
-def transformer(n_layers, vocab_size, max_seq_len, dim, n_heads, dropout_p, weight_tying) -> nn.Module:
-    return models.Transformer(n_layers, vocab_size, max_seq_len, dim, n_heads, tied=weight_tying, dropout=dropout_p)
+from fuzz_torch_language import LOSSES, Expression, evaluate  # noqa: E402
 
 
 class Unsupported(Exception):
     """The program uses something that this interpreter leaves out."""
-
-
-FUNCTIONS = {
-    "__builtins__": {"len": len, "range": range, "zip": zip},
-    "none": None,
-    "true": True,
-    "false": False,
-    "relu": torch.relu,
-    "flatten": torch.flatten,
-    "randn": torch.randn,
-    "rand": torch.rand,
-    "randint": torch.randint,
-    "sum": torch.sum,
-    "mean": torch.mean,
-    "Linear": linear,
-    "MLP": models.MLP,
-    "ReLU": nn.ReLU,
-    "GELU": nn.GELU,
-    "Conv2d": nn.Conv2d,
-    "BatchNorm": BatchNorm,
-    "LayerNorm": nn.LayerNorm,
-    "RMSNorm": lambda dim: nn.RMSNorm(dim, eps=1e-6),  # PyTorch's default is that of the type
-    "Dropout": nn.Dropout,
-    "Sequential": nn.Sequential,
-    "Transformer": transformer,
-}
-
-
-def evaluate(expression, names: dict):
-    """The scenario's expressions of these programs are Python's, but for true, false and none."""
-    return expression if not isinstance(expression, str) else eval(expression, dict(FUNCTIONS), names)
 
 
 def matching(model: nn.Module, path: str) -> list[nn.Parameter]:
@@ -131,7 +69,7 @@ class Run:
         self.scenario = scenario
         self.theirs = theirs
         self.directions = None if seed is None else torch.Generator().manual_seed(seed)
-        self.names: dict = {}
+        self.names: dict = {"parameters": self.parameters}
         self.records: dict = {}
         self.builders = {}
         for name, definition in scenario.get("models", {}).items():
@@ -154,6 +92,9 @@ class Run:
             torch.manual_seed(value)
 
     def verb_model(self, build, step):
+        if step["as"] == "stale":
+            self.names["stale"] = evaluate(build, self.builders)
+            return
         if "model" in self.names:  # the model under test goes on under another parallel API
             return
         self.names["model"] = evaluate(build, self.builders)
@@ -161,6 +102,9 @@ class Run:
             for module in self.model.modules():
                 module.register_forward_pre_hook(lambda _, inputs: tuple(self.rounded(x) for x in inputs))
                 module.register_forward_hook(lambda _, inputs, output: self.rounded(output))
+
+    def parameters(self, path: str) -> list[nn.Parameter]:
+        return list(self.model.get_submodule(path.removeprefix("alone").removeprefix(".")).parameters())
 
     def rounded(self, x: torch.Tensor) -> torch.Tensor:
         return Rounded.apply(x, self.directions) if x.is_floating_point() else x
@@ -192,9 +136,38 @@ class Run:
         self.names["optimizer"] = getattr(torch.optim, arguments["type"])(groups, **options)
 
     def verb_let(self, names, step):
+        """Inputs, the step's number, changes of the plain model and averages of its parameters."""
         for name, value in names.items():
-            if name.startswith("x_"):
+            if name.startswith("x_") or name == "now":
                 self.names[name] = evaluate(value, {})
+            elif name == "average_of_alone" or (name == "changed" and re.search(r"parameters\(alone\b", value)):
+                with torch.no_grad():
+                    result = evaluate(re.sub(r"parameters\(([\w.]+)\)", r"parameters('\1')", value), self.names)
+                if name != "changed":
+                    self.names[name] = result
+
+    def verb_backward(self, loss, step):
+        """Of a model that changes what its backward needs."""
+        if "raises" not in step:
+            return
+        self.records["refusals"] = [0.0]
+        try:
+            self.names["stale"](torch.randn(3, 4)).sum().backward()
+        except RuntimeError as error:
+            self.records["refusals"] = [float("modified by an inplace operation" in str(error))]
+
+    def verb_hook(self, arguments, step):
+        if arguments["optimizer"] != "alone_optimizer":
+            return
+
+        def run(*_):
+            for inner in step["steps"]:
+                if evaluate(inner["when"], self.names):
+                    self.verb_let(inner["let"], inner)
+
+        optimizer = self.names["optimizer"]
+        before = arguments["at"] == "before_step"
+        (optimizer.register_step_pre_hook if before else optimizer.register_step_post_hook)(run)
 
     def verb_use(self, routine, step):
         """The mean over the ranks of their gradients; microbatches of one round share a reduction."""
@@ -202,7 +175,7 @@ class Run:
         if "computes_in" in given or "reduces_in" in given:
             raise Unsupported("16-bit types")
         inputs, seeds = self.names[given["inputs"]], evaluate(given.get("seeds", "[]"), {})
-        is_mean = given.get("loss_kind") == "mean"
+        loss_of = LOSSES[given.get("loss_kind", "squares")]
         parameters = list(self.model.parameters())
         total = [None if p.grad is None else p.grad.clone() for p in parameters]
         losses = [[] for _ in inputs]
@@ -212,8 +185,7 @@ class Run:
             for k, x in enumerate(own):
                 if seeds:
                     torch.manual_seed(seeds[k] + rank)
-                y = self.model(x)
-                loss = (y * y).mean() if is_mean else ((y - 1) * (y - 1)).sum()
+                loss = loss_of(self.model(x))
                 loss.backward()
                 losses[rank].append(loss.item())
             for i, p in enumerate(parameters):
@@ -244,14 +216,18 @@ class Run:
             self.names["optimizer"].zero_grad(set_to_none=arguments.get("set_to_none", True))
 
     def verb_record(self, names, step):
-        """The names of records say what they hold: losses_0, gradients_0, parameters_0."""
+        """The names of records say what they hold: losses_0, inputs_0 (their gradients), gradients_0, parameters_0, averages."""
         for name in names:
-            kind = name.split("_")[0]
+            kind, _, index = name.partition("_")
             if kind == "losses":
                 self.records[name] = copy.deepcopy(self.names["losses"])
                 continue
-            tensors = [p.grad if kind == "gradients" else p.detach() for p in self.model.parameters()]
-            tensors = [tensor for tensor in tensors if tensor is not None]
+            tensors = {
+                "inputs": lambda: [torch.stack([x.grad for x in own]) for own in self.names["x_" + index]],
+                "gradients": lambda: [p.grad for p in self.model.parameters() if p.grad is not None],
+                "parameters": lambda: [p.detach() for p in self.model.parameters()],
+                "averages": lambda: self.names["average_of_alone"],
+            }[kind]()
             self.records[name] = [tensor.tolist() for tensor in tensors]
             take_values(tensors, self.theirs[name])
 
@@ -310,8 +286,9 @@ def disagreement(program: dict) -> str:
     found = Run(scenario, records).run()
     if not found:
         return "nothing was recorded"
+    records["refusals"] = [1.0]  # each expected failure of a backward has failed
     for name, ours in found.items():
-        if name.startswith("parameters"):
+        if name.startswith(("parameters", "averages")):
             text = difference_of_parameters(records[name], ours)
         else:
             text = difference_of_computed(records[name], ours)

@@ -11,14 +11,11 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from test_command_line import PROGRAM, lockstep, rows, scenario  # noqa: E402
+from program import PROGRAM, lockstep, rows, scenario
 
 SLEEP = """\
 scenario: sleep

@@ -10,14 +10,11 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from test_command_line import PROGRAM, lockstep, rows, scenario  # noqa: E402
+from program import PROGRAM, lockstep, rows, scenario
 
 SLOW = """\
 scenario: slow

@@ -472,7 +472,13 @@ def test_a_whole_run_reports_survivors(tmp_path):
     assert "mutants do not compile" in ended.stderr and "|fixed|" not in report.read_text()
     # The tree is as before, and bars that are reached give exit code 0.
     assert (root / "engine/layout/tiny.cpp").read_text() == TINY
-    assert run(*command, "--resume", "--caught", "10", "--by-scenarios", "5").returncode == 0
+    bars = ("--resume", "--caught", "10", "--by-scenarios", "5")
+    assert run(*command, *bars).returncode == 0
+    # An excuse that no mutant needs any more.
+    excuses = root / "ci/mutants/equivalent.txt"
+    excuses.write_text(excuses.read_text() + equivalent.replace("least", "fewest") + "\n")
+    ended = run(*command, *bars)
+    assert ended.returncode == 1 and "no mutant has this key any more: engine/layout/tiny.cpp|fewest|" in ended.stderr
     # The sample depends on the seed alone.
     listed = [run(*command, "--sample", "3", "--seed", seed, "--list").stdout for seed in ("1", "1", "2")]
     assert listed[0] == listed[1] != listed[2] and len(listed[0].splitlines()) == 3

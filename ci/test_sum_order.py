@@ -6,14 +6,10 @@ LOCKSTEP_PROGRAM names the program (build/bin/lockstep of this repository when u
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from test_command_line import lockstep, rows  # noqa: E402
-from test_hosts import Run  # noqa: E402
+from program import lockstep, rows
+from test_hosts import Run
 
 SUM = """\
 scenario: sum

@@ -23,12 +23,13 @@ import torch
 from torch_values_derivatives import derivatives
 from torch_values_functions import edges, functions, types
 from torch_values_in_place import in_place, in_place_types
+from torch_values_numbers import rounding
 from torch_values_operations import operations
 from torch_values_training import trainings
 
 FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scenarios", "beside_pytorch")
 FILES = {"operations": operations, "functions": functions, "edges": edges, "derivatives": derivatives, "types": types,
-         "in_place": in_place, "in_place_types": in_place_types, "trainings": trainings}
+         "in_place": in_place, "in_place_types": in_place_types, "rounding": rounding, "trainings": trainings}
 
 
 def written(cases: list[dict]) -> str:

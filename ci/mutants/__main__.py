@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = [f"engine/{layer}" for layer in
            ("layout", "device", "kernels", "tensor", "comm", "mesh", "autograd", "nn", "optim", "parallel", "state")]  # fmt: skip
 FOLDERS.append("harness/verdict")
+EQUIVALENTS = Path(__file__).resolve().parent / "equivalent.txt"
 
 
 def say(line: str) -> None:
@@ -114,7 +115,7 @@ class Outcomes:
         self.around = Around([one for own in tree.mutants.values() for one in own])
         self.lock = threading.Lock()
         self.waiting: list[Mutant] = []
-        equivalents = judge.read_equivalents(Path(__file__).resolve().parent / "equivalent.txt")
+        equivalents = judge.read_equivalents(EQUIVALENTS)
         known = {}
         if options.resume and options.report and options.report.is_file():
             known = {row["key"]: row for row in map(json.loads, options.report.read_text().splitlines())}
@@ -190,6 +191,9 @@ def main() -> int:
             before, after = " ".join(one.before.split()), " ".join(one.after.split())
             print(f"{one.number} {one.file}:{one.line} {one.operator}: {before} -> {after}")
         return 0
+    stale = judge.stale(judge.read_equivalents(EQUIVALENTS), tree.mutants, ROOT)
+    for key in stale:
+        say(f"{EQUIVALENTS.name}: remove this line, no mutant has this key any more: {key}")
     rows = Outcomes(chosen, options, tree).run(stages_of(tree, options, folders))
     print(judge.survivors(rows))
     print(judge.table(rows))
@@ -197,7 +201,7 @@ def main() -> int:
     enough = caught >= options.caught and by_runs >= options.by_scenarios
     print(f"{len(rows)} of {len(chosen)} mutants ran: {caught:.1f} % caught (at least {options.caught:g}), {by_runs:.1f} % by runs of "
           f"scenarios (at least {options.by_scenarios:g}), {by_checks:.1f} % by their checks: {'enough' if enough else 'NOT enough'}")  # fmt: skip
-    return 0 if enough and rows else 1
+    return 0 if enough and rows and not stale else 1
 
 
 if __name__ == "__main__":

@@ -131,6 +131,13 @@ def read_equivalents(path: Path) -> dict[str, str]:
     return found
 
 
+def stale(equivalents: dict[str, str], mutants: dict[str, list[Mutant]], root: Path) -> list[str]:
+    """The keys of equivalents that no mutant has any more. Of the sources that are there, only those in `mutants` were read."""
+    keys = {one.key for own in mutants.values() for one in own}
+    files = {key: key.split("|")[0] for key in equivalents}
+    return [key for key, file in files.items() if key not in keys and (file in mutants or not (root / file).exists())]
+
+
 def row_of(outcome: Outcome, text: str) -> dict:
     mutant, catch = outcome.mutant, outcome.catch
     row = {"kind": "mutant", "number": mutant.number, "file": mutant.file, "line": mutant.line, "operator": mutant.operator,

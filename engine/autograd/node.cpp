@@ -92,12 +92,16 @@ Tensor unpack_saved(const SavedTensor& entry, const char* operation, int number,
   }
   if (entry.tensor.defined() && entry.tensor.storage()->version() != entry.version) {
     const Storage& storage = *entry.tensor.storage();
-    throw Error(
-        str("backward of ", operation, in_line(line), ": tensor ", number, " that it saved",
-            storage.owner.empty() ? std::string() : str(" (", storage.owner, ")"), ", ", name_of(entry.tensor.dtype()),
-            " ", to_text(entry.tensor.sizes()), ", was changed in place", first_change(entry), ": it was at version ",
-            entry.version, " and is at version ", storage.version()),
-        "change a copy, or change it after the backward");
+    const std::string saved = str("backward of ", operation, in_line(line), ": tensor ", number, " that it saved",
+                                  storage.owner.empty() ? std::string() : str(" (", storage.owner, ")"), ", ",
+                                  name_of(entry.tensor.dtype()), " ", to_text(entry.tensor.sizes()));
+    // The words of parallel::mark_replaced() for an unsharded parameter.
+    if (!storage.has_memory() && (storage.state.starts_with("cast to ") || storage.state.starts_with("moved to ")))
+      throw Error(str(saved, ", was ", storage.state, " after the forward"),
+                  "cast or move a model before its forward, or after its backward");
+    throw Error(str(saved, ", was changed in place", first_change(entry), ": it was at version ", entry.version,
+                    " and is at version ", storage.version()),
+                "change a copy, or change it after the backward");
   }
   return entry.tensor;
 }

@@ -22,8 +22,8 @@
 namespace lockstep::ops {
 
 // ---- element-wise arithmetic (ops_arithmetic.cpp) ----
-// Two tensors of any type: sizes broadcast, the result has raw::result_type(a, b). sub: `a` must not be bool. div:
-// integers give float32.
+// Two tensors of any type: sizes broadcast, the result has raw::result_type(a, b). sub: neither is bool. div: integers
+// give float32.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
@@ -35,7 +35,7 @@ Tensor sub(const Tensor& a, Number b);
 Tensor rsub(Number a, const Tensor& b);  // a - b
 Tensor mul(const Tensor& a, Number b);
 Tensor div(const Tensor& a, Number b);
-Tensor rdiv(Number a, const Tensor& b);  // a / b
+Tensor rdiv(Number a, const Tensor& b);  // (1 / b) * a
 
 // ---- element-wise functions (ops_functions.cpp): sizes and type of `a` ----
 Tensor neg(const Tensor& a);                   // numbers

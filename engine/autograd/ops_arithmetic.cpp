@@ -82,8 +82,8 @@ Tensor rdiv(Number a, const Tensor& b) {
     return on_sharded("rdiv", b, Keeps::nothing, [=](const Tensor& x) { return rdiv(a, x); });
   return record("rdiv", computed("rdiv", [&] { return raw::rdiv(a, b); }), {b}, {b},
                 [a](const Backward& at) -> Gradients {
-                  const Tensor divisor = at.saved(0);
-                  return {raw::neg(raw::mul(at.grad(), raw::div(raw::rdiv(a, divisor), divisor)))};
+                  const Tensor reciprocal = raw::rdiv(1, at.saved(0));
+                  return {raw::neg(raw::mul(raw::mul(at.grad(), a), raw::mul(reciprocal, reciprocal)))};
                 });
 }
 

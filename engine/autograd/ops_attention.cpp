@@ -89,7 +89,7 @@ Tensor dropout(const Tensor& a, double p, bool training) {
   if (is_sharded(a)) [[unlikely]]
     return dropout_on_sharded(a, p, [p](const Tensor& x, const raw::DrawMask& draw) { return drop(x, draw, p); });
   return drop(
-      a, [&] { return raw::keep_mask(a.sizes(), p, a.device()); }, p);
+      a, [&] { return raw::keep_mask_like(a, p); }, p);
 }
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p, const Tensor* mask) {

@@ -114,9 +114,12 @@ void div_(const Tensor& to, const Tensor& value) {
   const Tensor divisor = records ? kept_operand(to, by) : Tensor();
   raw::div_(to, by);
   record_in_place("div_", to, {to, by}, {before, divisor}, [](const Backward& at) -> Gradients {
-    const Tensor quotient = raw::div(local_grad(at), at.saved(1));
-    return {at.needs(0) ? like_result(at, fit(at, 0, quotient)) : Tensor(),
-            at.needs(1) ? fit(at, 1, raw::neg(raw::mul(quotient, raw::div(at.saved(0), at.saved(1))))) : Tensor()};
+    const Tensor grad = local_grad(at);
+    Gradients grads(2);
+    if (at.needs(0)) grads[0] = like_result(at, fit(at, 0, raw::div(grad, at.saved(1))));
+    if (at.needs(1))  // -grad * (before / divisor) / divisor
+      grads[1] = fit(at, 1, raw::neg(raw::mul(grad, raw::div(raw::div(at.saved(0), at.saved(1)), at.saved(1)))));
+    return grads;
   });
 }
 

@@ -146,12 +146,6 @@ double deadline() { return static_cast<double>(Communicator::current().state()->
 
 void announce_begin() { Communicator::current().state()->note_begin(); }
 
-void abort_all(const std::string& why) {
-  WorldControl& world = Communicator::current().world();
-  world.abort.try_set(why);
-  notify_all(world);
-}
-
 void announce_end(bool failed, const std::string& why) {
   const RankState& state = *Communicator::current().state();
   RankControl& control = state.control();

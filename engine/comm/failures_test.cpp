@@ -9,6 +9,7 @@
 #include <signal.h>
 
 #include "engine/comm/process_group.hpp"
+#include "engine/comm/recorder.hpp"
 #include "engine/comm/test_ranks.hpp"
 #include "engine/core/defects.hpp"
 
@@ -335,9 +336,9 @@ TEST_P(CollectiveFailures, AbortEndsEveryWait) {
     failures = run(3, [](int rank) {
       if (rank == 0) {
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
-        abort_all("enough is enough");
+        announce_abort(*static_cast<device::HostWorld*>(RankContext::current().shared()), "enough is enough");
       }
-      all_reduce(world_group(), floats(rank == 1 ? 4 : 4), ReduceOp::sum);
+      all_reduce(world_group(), floats(4), ReduceOp::sum);
     });
   });
   for (const std::string& failure : failures) EXPECT_THAT(failure, HasSubstr("the case was aborted: enough is enough"));

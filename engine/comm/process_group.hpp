@@ -249,8 +249,6 @@ double deadline();  // of this rank, in seconds
 // The current rank begins its program: its launch time does not count against any deadline. The first collective
 // implies this call.
 void announce_begin();
-// Ends every wait of every rank of the case with a CollectiveError of this text. The first text wins.
-void abort_all(const std::string& why);
 // The current rank has finished its steps, or failed for this reason. Peers that wait for it fail at once, and not only
 // at their deadline.
 void announce_end(bool failed, const std::string& why);

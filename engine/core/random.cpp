@@ -82,7 +82,7 @@ void Generator::normal(double* out, std::int64_t count, double mean, double std)
 std::int64_t Generator::integer(std::int64_t low, std::int64_t high) {
   if (low >= high) throw Error(str("randint: the range [", low, ", ", high, ") is empty"), "give a high above low");
   const std::uint64_t range = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
-  const std::uint64_t draw = range < (1ull << 32) ? next32() % range : next64() % range;
+  const std::uint64_t draw = range < (1ull << 28) ? next32() % range : next64() % range;  // as in PyTorch 2.15
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(low) + draw);
 }
 

@@ -136,7 +136,6 @@ struct MemoryStats {
   std::int64_t num_pool_misses = 0;  // number of these for which a pool had to grow; 0 in a steady training step
 };
 MemoryStats memory_stats();
-void reset_peaks();  // sets the peaks to the current bytes
 
 // The peak of the bytes of some purposes, in sum, during the window's lifetime. Windows may nest and overlap.
 class MemoryWindow {

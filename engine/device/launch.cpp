@@ -80,7 +80,7 @@ void LaunchDetail::enqueue(Stream& stream, const char* name, std::span<const Acc
     };
   }
   if (Tracer* tracer = state.runtime->tracer(); tracer != nullptr) {
-    if (TraceRecord* record = tracer->add(stream, name, false))
+    if (TraceRecord* record = tracer->add(stream, name, false, state.clock.known))
       body = [record, queue = stream.queue_, inner = std::move(body)](const Pointers& p) {
         record->begin(*queue);
         inner(p);
@@ -110,7 +110,7 @@ void LaunchDetail::defer(Stream& stream, const char* name, std::span<const Acces
     };
   }
   if (Tracer* tracer = state.runtime->tracer(); tracer != nullptr) {
-    if (TraceRecord* record = tracer->add(stream, name, true)) {
+    if (TraceRecord* record = tracer->add(stream, name, true, state.clock.known)) {
       start = [record, queue = stream.queue_, inner = std::move(start)](const Pointers& p) {
         record->begin(*queue);
         inner(p);

@@ -268,15 +268,11 @@ std::int64_t num_allocations(unsigned purpose_mask) {
     if ((purpose_mask >> i) & 1u) sum += runtime.allocations[static_cast<std::size_t>(i)];
   return sum;
 }
+std::int64_t reserved_bytes(Device device) {
+  return static_cast<std::int64_t>(Runtime::current().backend_of(device).arena().used_bytes());
+}
 std::int64_t memory_in_use() { return Runtime::current().stats.current_total; }
 void limit_memory(MemoryLimit limit) { Runtime::current().limit_memory(std::move(limit)); }
-
-void reset_peaks() {
-  MemoryStats& stats = Runtime::current().stats;
-  stats.peak = stats.current;
-  stats.peak_total = stats.current_total;
-  stats.peak_pinned = stats.current_pinned;
-}
 
 MemoryWindow::MemoryWindow(unsigned purpose_mask) : mask_(purpose_mask) {
   Runtime& runtime = Runtime::current();

@@ -8,11 +8,16 @@
 // reads them at its end for its verdict.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace lockstep::device {
+
+inline constexpr int max_streams = 16;  // per rank, over all its devices
+// Points of all streams of a rank: entry s counts the launches and waits of stream s (order_check.hpp).
+using Clocks = std::array<std::uint32_t, max_streams>;
 
 struct OrderViolation {
   std::string message;  // both accesses (launch, stream, read or write, byte range), the block's label, and the place

@@ -10,7 +10,6 @@
 // freeing it as another one. The reuse of memory is therefore checked even in runs where no block is reused.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -22,9 +21,6 @@
 #include "engine/device/stream.hpp"
 
 namespace lockstep::device {
-
-inline constexpr int max_streams = 16;  // per rank, over all its devices
-using Clocks = std::array<std::uint32_t, max_streams>;
 
 struct StreamClock {
   int id = 0;

@@ -27,7 +27,7 @@ std::int64_t time_of(const std::atomic<const Stamp*>& stamp, std::int64_t host_n
 
 }  // namespace
 
-TraceRecord* Tracer::add(const Stream& stream, const char* name, bool deferred) {
+TraceRecord* Tracer::add(const Stream& stream, const char* name, bool deferred, const Clocks& known) {
   if (records_.size() >= options_.max_launches) {
     ++num_dropped_;
     return nullptr;
@@ -39,6 +39,7 @@ TraceRecord* Tracer::add(const Stream& stream, const char* name, bool deferred) 
   if (deferred && options_.tag) record.fixed.tag = options_.tag();
   record.fixed.iteration = context_.iteration;
   record.fixed.scenario_line = context_.scenario_line;
+  record.fixed.known = known;
   record.fixed.issued_ns = TraceRecord::now();
   if (!streams_.contains(stream.id())) streams_[stream.id()] = stream.name();
   return &record;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "engine/device/device.hpp"
+#include "engine/device/order.hpp"
 
 namespace lockstep::device {
 
@@ -43,7 +44,15 @@ struct TracedLaunch {
   std::int64_t begin_ns = 0;    // 0 if it never began
   std::int64_t resumed_ns = 0;  // begin of the second half of a deferred launch; 0 if both halves ran together
   std::int64_t end_ns = 0;      // 0 if it failed or never ended
+  Clocks known{};               // the clock of its stream at its issue; zeros if the order check is off
 };
+
+// Whether the streams, their events and the waits of the host order `later` after `earlier`, in every run. Two launches
+// that are ordered neither way may run at the same time. Needs the order check.
+inline bool ordered(const TracedLaunch& earlier, const TracedLaunch& later) {
+  const auto of = static_cast<std::size_t>(earlier.stream);
+  return later.known[of] >= earlier.known[of];
+}
 
 // The bytes in use per purpose, after an allocation, a release or a change of purpose.
 struct MemorySample {

@@ -79,6 +79,32 @@ TEST(Trace, TagsDeferredLaunchesAtTheirIssue) {
   EXPECT_FALSE(seen.launches[3].deferred);
 }
 
+TEST(Trace, KnowsWhatOrdersLaunches) {
+  for (const Device device : {cpu, sim}) {
+    OneRank rank;
+    start_trace({});
+    Stream &compute = stream(device, Role::compute), &gather = stream(device, Role::all_gather);
+    launch(compute, "before", {}, nothing);
+    const Event event = compute.record();
+    launch(compute, "beside", {}, nothing);
+    gather.wait(event);
+    launch(gather, "gather", {}, nothing);
+    gather.synchronize();
+    launch(compute, "after", {}, nothing);
+    synchronize_all();
+    const Trace seen = trace();
+    ASSERT_EQ(seen.launches.size(), 4u);
+    const TracedLaunch &before = seen.launches[0], &beside = seen.launches[1], &gathered = seen.launches[2],
+                       &after = seen.launches[3];
+    EXPECT_TRUE(ordered(before, beside));
+    EXPECT_FALSE(ordered(beside, before));
+    EXPECT_TRUE(ordered(before, gathered));
+    EXPECT_FALSE(ordered(beside, gathered));
+    EXPECT_FALSE(ordered(gathered, beside));
+    EXPECT_TRUE(ordered(gathered, after));
+  }
+}
+
 TEST(Trace, LeavesFailedLaunchesWithoutEnd) {
   OneRank rank;
   start_trace({});

@@ -44,8 +44,8 @@ class Tracer {
  public:
   Tracer(const RankContext& context, TraceOptions options) : context_(context), options_(std::move(options)) {}
 
-  // Records a launch that is being issued. Returns null if max_launches is reached.
-  TraceRecord* add(const Stream& stream, const char* name, bool deferred);
+  // Records a launch that is being issued, and the clock of its stream. Returns null if max_launches is reached.
+  TraceRecord* add(const Stream& stream, const char* name, bool deferred, const Clocks& known);
   void memory_changed(const MemoryStats& stats);
   Trace snapshot() const;
 

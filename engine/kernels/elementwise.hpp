@@ -10,23 +10,25 @@
 
 namespace lockstep::kernels {
 
-// out, a and b have one type.
+// out, a and b have one type. Of mul and div, b may also be float32 beside 16-bit types.
 void add(Execution on, const View& out, const View& a, const View& b);
 void sub(Execution on, const View& out, const View& a, const View& b);
 void mul(Execution on, const View& out, const View& a, const View& b);
 void div(Execution on, const View& out, const View& a, const View& b);  // floating types
 void maximum(Execution on, const View& out, const View& a, const View& b);
 void minimum(Execution on, const View& out, const View& a, const View& b);
-void add_scaled(Execution on, const View& out, const View& a, const View& b, double factor);  // a + factor * b, unfused
+// a + factor * b with one rounding. The factor is rounded to the type of `a`.
+void add_scaled(Execution on, const View& out, const View& a, const View& b, double factor);
 void relu_backward(Execution on, const View& out, const View& grad, const View& result);
 
-// out and a have one type. The number is rounded to the computation type.
+// out and a have one type. The number of mul, div and rdiv is rounded to the computation type, the others to the type
+// of `a`.
 void add_number(Execution on, const View& out, const View& a, double b);
 void mul_number(Execution on, const View& out, const View& a, double b);
 void div_number(Execution on, const View& out, const View& a, double b);   // floating types
 void rsub_number(Execution on, const View& out, const View& a, double b);  // b - a
-void rdiv_number(Execution on, const View& out, const View& a, double b);  // b / a, floating types
-// For integer types the exponent is an integer and not negative.
+void rdiv_number(Execution on, const View& out, const View& a, double b);  // floating types; 1 / a, rounded, times b
+// For integer types the exponent is an integer and not negative. The exponents 3 and -2 of bfloat16 round the square.
 void pow_number(Execution on, const View& out, const View& a, double exponent);
 
 // out and a have one type.

@@ -121,13 +121,29 @@ TEST(Elementwise, RoundsToShortTypesOnce) {
   EXPECT_EQ(out[0].bits, Half(1.0f + 0x1p-10f + 0x1p-11f).bits);
 }
 
-TEST(Elementwise, DoesNotFuseAddScaled) {
+TEST(Elementwise, RoundsAddScaledOnce) {
   std::vector<float> a = mixed_values<float>(1000), b = mixed_values<float>(1000, 3), out(1000);
   add_scaled(Space::host, view_of(out), view_of(a), view_of(b), 0.1);
   for (std::size_t i = 0; i < a.size(); ++i) {
-    const volatile float scaled = 0.1f * b[i];
-    ASSERT_EQ(out[i], a[i] + scaled) << i;
+    const double exact = static_cast<double>(a[i]) + static_cast<double>(0.1f) * static_cast<double>(b[i]);
+    ASSERT_EQ(out[i], static_cast<float>(exact)) << i;
   }
+}
+
+TEST(Elementwise, RoundsTermsToTheTypeOfTheTensorButNotFactors) {
+  // 1 + 2^-10 is no bfloat16.
+  const float number = 1.0f + 0x1p-10f;
+  std::vector<BFloat16> a(1, BFloat16(-1.0f)), c(1, BFloat16(1024.0f)), out(1);
+  add_number(Space::host, view_of(out), view_of(a), static_cast<double>(number));
+  EXPECT_EQ(out[0].bits, BFloat16(0.0f).bits);
+  rsub_number(Space::host, view_of(out), view_of(a), static_cast<double>(number));
+  EXPECT_EQ(out[0].bits, BFloat16(2.0f).bits);
+  std::vector<float> by(1, 1.0f + 0x1.8p-8f);  // halfway between two bfloat16
+  a[0] = BFloat16(1.0f + 0x1p-7f);
+  mul(Space::host, view_of(out), view_of(a), view_of(by));
+  EXPECT_EQ(out[0].bits, BFloat16((1.0f + 0x1p-7f) * by[0]).bits);
+  div(Space::host, view_of(out), view_of(c), view_of(by));
+  EXPECT_EQ(out[0].bits, BFloat16(1024.0f / by[0]).bits);
 }
 
 TEST(Elementwise, FillsOnlyItsElements) {

@@ -91,12 +91,12 @@ struct UnaryKernel {
   }
 };
 
-template <class Op, class T>
+template <class Op, class T, class B>
 struct BinaryKernel {
   Op op;
   T* out;
   const T* a;
-  const T* b;
+  const B* b;
   Rows<3> rows;
   KOKKOS_FUNCTION void portable(std::int64_t index) const {
     using C = ComputeType<T>;
@@ -109,7 +109,7 @@ struct BinaryKernel {
     const Op f = op;
     T* const to = out + at.start[0];
     const T* const x = a + at.start[1];
-    const T* const y = b + at.start[2];
+    const B* const y = b + at.start[2];
     if (rows.unit) {
 #pragma GCC ivdep
       for (std::int64_t i = 0; i < at.count; ++i) to[i] = static_cast<T>(f(static_cast<C>(x[i]), static_cast<C>(y[i])));
@@ -126,10 +126,12 @@ void run_unary(Execution on, const char* label, const View& out, const View& a, 
   const Rows<2> rows = make_rows<2>(out.sizes, {&out.strides, &a.strides});
   run_rows(on, label, rows, UnaryKernel<Op, R, A>{op, data_of<R>(out), data_of<const A>(a), rows});
 }
-template <class T, class Op>
+// B is the type of `b`. Its values convert to the computation type of T without rounding.
+template <class T, class B = T, class Op>
 void run_binary(Execution on, const char* label, const View& out, const View& a, const View& b, Op op) {
   const Rows<3> rows = make_rows<3>(out.sizes, {&out.strides, &a.strides, &b.strides});
-  run_rows(on, label, rows, BinaryKernel<Op, T>{op, data_of<T>(out), data_of<const T>(a), data_of<const T>(b), rows});
+  run_rows(on, label, rows,
+           BinaryKernel<Op, T, B>{op, data_of<T>(out), data_of<const T>(a), data_of<const B>(b), rows});
 }
 
 // Dispatch shared by all operations: over all types (dispatch_all), all but bool, or floating types.

@@ -3,6 +3,7 @@
 
 #include "engine/kernels/elementwise.hpp"
 #include "engine/kernels/kokkos_elementwise_internal.hpp"
+#include "engine/kernels/round_internal.hpp"
 
 namespace lockstep::kernels {
 
@@ -36,25 +37,44 @@ struct RsubNumber {
     return static_cast<T>(b) - a;
   }
 };
+// As PyTorch's `number / tensor`, which is reciprocal(tensor) * number. Stored is the type of the tensor.
+template <class Stored>
 struct RdivNumber {
   double b;
   template <class T>
   KOKKOS_FORCEINLINE_FUNCTION T operator()(T a) const {
-    return static_cast<T>(b) / a;
+    return static_cast<T>(static_cast<Stored>(T(1) / a)) * static_cast<T>(b);
   }
 };
 
-// The exponents 2, 3, -1, 0.5 and -0.5, which training uses, avoid std::pow.
+// The exponents 2, 3, -1, -2, 0.5 and -0.5, which training uses, avoid std::pow. As in PyTorch, a square of bfloat16 is
+// rounded before it is used again.
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION T square_in(T x, BFloat16) {
+  return static_cast<T>(BFloat16(x * x));
+}
+template <class T, class Stored>
+KOKKOS_FORCEINLINE_FUNCTION T square_in(T x, Stored) {
+  return x * x;
+}
 struct Square {
   template <class T>
   KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return x * x;
   }
 };
+template <class Stored>
 struct Cube {
   template <class T>
   KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
-    return x * x * x;
+    return square_in(x, Stored()) * x;
+  }
+};
+template <class Stored>
+struct InverseSquare {
+  template <class T>
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
+    return T(1) / square_in(x, Stored());
   }
 };
 struct Reciprocal {
@@ -85,7 +105,7 @@ struct IntegerPow {
 }  // namespace
 
 void add_number(Execution on, const View& out, const View& a, double b) {
-  unary(on, "lockstep::add_number", out, a, AddNumber{b});
+  unary(on, "lockstep::add_number", out, a, AddNumber{rounded_to(a.dtype, b)});
 }
 void mul_number(Execution on, const View& out, const View& a, double b) {
   unary(on, "lockstep::mul_number", out, a, MulNumber{b});
@@ -94,10 +114,11 @@ void div_number(Execution on, const View& out, const View& a, double b) {
   unary_floating(on, "lockstep::div_number", out, a, DivNumber{b});
 }
 void rsub_number(Execution on, const View& out, const View& a, double b) {
-  unary(on, "lockstep::rsub_number", out, a, RsubNumber{b});
+  unary(on, "lockstep::rsub_number", out, a, RsubNumber{rounded_to(a.dtype, b)});
 }
 void rdiv_number(Execution on, const View& out, const View& a, double b) {
-  unary_floating(on, "lockstep::rdiv_number", out, a, RdivNumber{b});
+  dispatch_floating(a.dtype,
+                    [&]<class T>() { run_unary<T, T>(on, "lockstep::rdiv_number", out, a, RdivNumber<T>{b}); });
 }
 void pow_number(Execution on, const View& out, const View& a, double exponent) {
   if (!is_floating(a.dtype)) {
@@ -106,11 +127,15 @@ void pow_number(Execution on, const View& out, const View& a, double exponent) {
     return run_unary<std::int32_t, std::int32_t>(on, "lockstep::pow", out, a, op);
   }
   if (exponent == 2.0) return unary_floating(on, "lockstep::pow", out, a, Square{});
-  if (exponent == 3.0) return unary_floating(on, "lockstep::pow", out, a, Cube{});
+  if (exponent == 3.0 || exponent == -2.0)
+    return dispatch_floating(a.dtype, [&]<class T>() {
+      if (exponent == 3.0) return run_unary<T, T>(on, "lockstep::pow", out, a, Cube<T>{});
+      run_unary<T, T>(on, "lockstep::pow", out, a, InverseSquare<T>{});
+    });
   if (exponent == -1.0) return unary_floating(on, "lockstep::pow", out, a, Reciprocal{});
   if (exponent == 0.5) return sqrt(on, out, a);
   if (exponent == -0.5) return rsqrt(on, out, a);  // of -0 and of -infinity too
-  unary_floating(on, "lockstep::pow", out, a, Pow{exponent});
+  unary_floating(on, "lockstep::pow", out, a, Pow{rounded_to(a.dtype, exponent)});
 }
 
 }  // namespace lockstep::kernels

@@ -166,7 +166,7 @@ TEST(Compose, CanBeGatheredInOrder) {
     EXPECT_EQ(to_text(layout.placements), "(Replicate, StridedShard(0, 2), Shard(0))");
     const ShardedLayout full = with_placements(layout, {replicate(), replicate(), replicate()});
     const std::vector<RedistributeStep> steps = redistribute_steps(layout, full);
-    EXPECT_EQ(cost_of(steps).num_all_gather, 2);
+    EXPECT_EQ(simulated::cost_of(steps).num_all_gather, 2);
     simulated::Ranks ranks(root);
     for (const int rank : root.ranks()) {
       const Indices held = simulated::held(layout, rank, 0);

@@ -187,15 +187,6 @@ Dims local_sizes(const ShardedLayout& layout, int rank) {
   return sizes;
 }
 
-Dims local_offsets(const ShardedLayout& layout, int rank) {
-  Dims offsets = layout.sizes;
-  for (int dim = 0; dim < offsets.size(); ++dim) {
-    const std::vector<Chunk> ranges = global_ranges(layout, rank, dim);
-    if (!ranges.empty()) offsets[dim] = ranges.front().begin;
-  }
-  return offsets;
-}
-
 namespace {
 
 // Appends to `out` the elements that `wanted` counts within the list `held`, as ranges of the full dim.

@@ -95,9 +95,6 @@ std::int64_t total_length(const std::vector<Chunk>& ranges);
 
 // The sizes of the local shard of `rank`. Throws as check() does, and when the rank is not in the mesh.
 Dims local_sizes(const ShardedLayout& layout, int rank);
-// The offset of the local shard of `rank` in the full tensor, per dim; of several ranges, the offset of the first. The
-// size of the dim where the shard is empty.
-Dims local_offsets(const ShardedLayout& layout, int rank);
 // The ranges of a dim of the full tensor that `rank` holds, in their local order. No range when the shard is empty.
 std::vector<Chunk> global_ranges(const ShardedLayout& layout, int rank, int dim);
 

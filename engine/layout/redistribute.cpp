@@ -164,15 +164,4 @@ std::vector<RedistributeStep> redistribute_steps(const ShardedLayout& from, cons
   return StepBuilder(from, to).build();
 }
 
-RedistributeCost cost_of(const std::vector<RedistributeStep>& steps) {
-  RedistributeCost cost;
-  for (const RedistributeStep& step : steps) {
-    cost.num_all_gather += step.op == RedistributeOp::all_gather;
-    cost.num_all_reduce += step.op == RedistributeOp::all_reduce;
-    cost.num_reduce_scatter += step.op == RedistributeOp::reduce_scatter;
-    cost.num_all_to_all += step.op == RedistributeOp::all_to_all;
-  }
-  return cost;
-}
-
 }  // namespace lockstep::layout

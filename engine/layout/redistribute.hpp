@@ -7,7 +7,6 @@
 // gathered first and applied again later.
 //
 //   for (const RedistributeStep& step : redistribute_steps(from, to)) ...
-//   cost_of(steps).num_all_gather
 //
 // The semantics follow the redistribution of PyTorch's DTensor; the order of the steps is our own.
 #pragma once
@@ -41,12 +40,5 @@ struct RedistributeStep {
 // The steps from one layout to another, none when they are equal. Throws Error when meshes or sizes differ, when a
 // layout is invalid, and when an axis would become partial that is neither replicated nor partial in the same way.
 std::vector<RedistributeStep> redistribute_steps(const ShardedLayout& from, const ShardedLayout& to);
-
-struct RedistributeCost {
-  int num_all_gather = 0, num_all_reduce = 0, num_reduce_scatter = 0, num_all_to_all = 0;
-  int total() const { return num_all_gather + num_all_reduce + num_reduce_scatter + num_all_to_all; }
-  friend bool operator==(const RedistributeCost&, const RedistributeCost&) = default;
-};
-RedistributeCost cost_of(const std::vector<RedistributeStep>& steps);
 
 }  // namespace lockstep::layout

@@ -153,7 +153,7 @@ void check_pair(const ShardedLayout& from, const ShardedLayout& to, const Ranks&
   const std::string what = wrong(ranks, to);
   ASSERT_EQ(what, "") << from.text() << " to " << to.text();
   // No axis costs more than one collective.
-  ASSERT_LE(cost_of(steps).total(), from.mesh.num_axes()) << from.text() << " to " << to.text();
+  ASSERT_LE(simulated::cost_of(steps).total(), from.mesh.num_axes()) << from.text() << " to " << to.text();
   ASSERT_TRUE(!(from == to) || steps.empty());
   ++num_run;
 }
@@ -220,28 +220,30 @@ TEST(Redistribute, ConnectsSampledPairsOfMatrixLayouts) {
   }
 }
 
-RedistributeCost cost(const MeshShape& mesh, const std::vector<Placement>& from, const std::vector<Placement>& to,
-                      const Dims& sizes = {9, 6}) {
-  return cost_of(redistribute_steps({mesh, from, sizes}, {mesh, to, sizes}));
+simulated::RedistributeCost cost(const MeshShape& mesh, const std::vector<Placement>& from,
+                                 const std::vector<Placement>& to, const Dims& sizes = {9, 6}) {
+  return simulated::cost_of(redistribute_steps({mesh, from, sizes}, {mesh, to, sizes}));
 }
 
 TEST(Redistribute, CostsDocumentedCollectives) {
   const MeshShape one({4}, {"tp"});
-  EXPECT_EQ(cost(one, {shard(0)}, {replicate()}), (RedistributeCost{1, 0, 0, 0}));
-  EXPECT_EQ(cost(one, {partial()}, {replicate()}), (RedistributeCost{0, 1, 0, 0}));
-  EXPECT_EQ(cost(one, {partial()}, {shard(1)}), (RedistributeCost{0, 0, 1, 0}));
-  EXPECT_EQ(cost(one, {shard(0)}, {shard(1)}), (RedistributeCost{0, 0, 0, 1}));
-  EXPECT_EQ(cost(one, {replicate()}, {shard(1)}), (RedistributeCost{}));
-  EXPECT_EQ(cost(one, {replicate()}, {partial()}), (RedistributeCost{}));
+  EXPECT_EQ(cost(one, {shard(0)}, {replicate()}), (simulated::RedistributeCost{1, 0, 0, 0}));
+  EXPECT_EQ(cost(one, {partial()}, {replicate()}), (simulated::RedistributeCost{0, 1, 0, 0}));
+  EXPECT_EQ(cost(one, {partial()}, {shard(1)}), (simulated::RedistributeCost{0, 0, 1, 0}));
+  EXPECT_EQ(cost(one, {shard(0)}, {shard(1)}), (simulated::RedistributeCost{0, 0, 0, 1}));
+  EXPECT_EQ(cost(one, {replicate()}, {shard(1)}), (simulated::RedistributeCost{}));
+  EXPECT_EQ(cost(one, {replicate()}, {partial()}), (simulated::RedistributeCost{}));
   const MeshShape two({2, 2}, {"dp", "tp"});
-  EXPECT_EQ(cost(two, {strided_shard(0, 2), shard(0)}, {replicate(), replicate()}), (RedistributeCost{2, 0, 0, 0}));
-  EXPECT_EQ(cost(two, {strided_shard(0, 2), shard(0)}, {replicate(), shard(0)}), (RedistributeCost{1, 0, 0, 0}));
-  EXPECT_EQ(cost(two, {partial(), partial()}, {shard(0), shard(1)}), (RedistributeCost{0, 0, 2, 0}));
-  EXPECT_EQ(cost(two, {replicate(), partial()}, {shard(0), shard(0)}), (RedistributeCost{0, 0, 1, 0}));
+  EXPECT_EQ(cost(two, {strided_shard(0, 2), shard(0)}, {replicate(), replicate()}),
+            (simulated::RedistributeCost{2, 0, 0, 0}));
+  EXPECT_EQ(cost(two, {strided_shard(0, 2), shard(0)}, {replicate(), shard(0)}),
+            (simulated::RedistributeCost{1, 0, 0, 0}));
+  EXPECT_EQ(cost(two, {partial(), partial()}, {shard(0), shard(1)}), (simulated::RedistributeCost{0, 0, 2, 0}));
+  EXPECT_EQ(cost(two, {replicate(), partial()}, {shard(0), shard(0)}), (simulated::RedistributeCost{0, 0, 1, 0}));
   // Two axes that swap dims: one is gathered, the other exchanged.
-  EXPECT_EQ(cost(two, {shard(0), shard(1)}, {shard(1), shard(0)}), (RedistributeCost{1, 0, 0, 1}));
+  EXPECT_EQ(cost(two, {shard(0), shard(1)}, {shard(1), shard(0)}), (simulated::RedistributeCost{1, 0, 0, 1}));
   // Of two axes that shard one dim, the outer sharding can be removed only after the inner one.
-  EXPECT_EQ(cost(two, {shard(0), shard(0)}, {replicate(), shard(0)}), (RedistributeCost{2, 0, 0, 0}));
+  EXPECT_EQ(cost(two, {shard(0), shard(0)}, {replicate(), shard(0)}), (simulated::RedistributeCost{2, 0, 0, 0}));
 }
 
 TEST(Redistribute, RefusesImpossiblePairs) {

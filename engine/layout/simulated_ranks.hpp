@@ -193,4 +193,21 @@ class Ranks {
   std::vector<Local> locals_;
 };
 
+// The collectives of a list of steps.
+struct RedistributeCost {
+  int num_all_gather = 0, num_all_reduce = 0, num_reduce_scatter = 0, num_all_to_all = 0;
+  int total() const { return num_all_gather + num_all_reduce + num_reduce_scatter + num_all_to_all; }
+  friend bool operator==(const RedistributeCost&, const RedistributeCost&) = default;
+};
+inline RedistributeCost cost_of(const std::vector<RedistributeStep>& steps) {
+  RedistributeCost cost;
+  for (const RedistributeStep& step : steps) {
+    cost.num_all_gather += step.op == RedistributeOp::all_gather;
+    cost.num_all_reduce += step.op == RedistributeOp::all_reduce;
+    cost.num_reduce_scatter += step.op == RedistributeOp::reduce_scatter;
+    cost.num_all_to_all += step.op == RedistributeOp::all_to_all;
+  }
+  return cost;
+}
+
 }  // namespace lockstep::layout::simulated

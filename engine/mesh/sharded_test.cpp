@@ -97,7 +97,7 @@ void walk(const std::vector<int>& mesh_sizes, device::Device at, unsigned seed, 
       const std::size_t position = comm::log().size();
       tensor = redistribute(tensor, placements);
       require(*tensor.layout() == to, what);
-      const layout::RedistributeCost cost = layout::cost_of(steps);
+      const layout::simulated::RedistributeCost cost = layout::simulated::cost_of(steps);
       const Count count = count_since(position);
       require(count.all_gather == cost.num_all_gather && count.all_reduce == cost.num_all_reduce &&
                   count.reduce_scatter == cost.num_reduce_scatter && count.all_to_all == cost.num_all_to_all &&

@@ -89,7 +89,11 @@ void write_back(FlatParameterShards& unit, bool with_gradients) {
     const Tensor gradient = grad(now);
     has_gradient = has_gradient || gradient.defined();
     if (at.length > 0 && gradient.defined()) copy(gradients, gradient);
-    if (!unit.has_original_parameters()) continue;
+    if (!unit.has_original_parameters()) {
+      // The chunk holds zeros for a parameter without a gradient.
+      if (!gradient.defined()) raw::zero_(slice(gradients, 0, at.offset, at.offset + at.length));
+      continue;
+    }
     const Tensor& trained = unit.trained(i);
     if (at.length == 0 || !gradient.defined())
       set_grad(trained, Tensor());

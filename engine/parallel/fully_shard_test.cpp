@@ -42,8 +42,11 @@ std::vector<double> shard_of(const Tensor& plain, const Tensor& sharded) {
   const layout::ShardedLayout& layout = *sharded.layout();
   const int rank = RankContext::current().rank();
   Tensor shard = detach(plain);
-  const Dims begin = layout::local_offsets(layout, rank), sizes = layout::local_sizes(layout, rank);
-  for (int dim = 0; dim < sizes.size(); ++dim) shard = slice(shard, dim, begin[dim], begin[dim] + sizes[dim]);
+  for (int dim = 0; dim < shard.num_dims(); ++dim) {
+    const std::vector<layout::Chunk> held = layout::global_ranges(layout, rank, dim);
+    const layout::Chunk range = held.empty() ? layout::Chunk{} : held.front();
+    shard = slice(shard, dim, range.begin, range.begin + range.length);
+  }
   return to_doubles(shard);
 }
 

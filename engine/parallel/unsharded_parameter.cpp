@@ -13,6 +13,12 @@ nn::ParameterSlot& ParameterSlotRef::get() const {
   return module->parameters[slot];
 }
 
+void mark_replaced(const Tensor& old, DType dtype, device::Device device) {
+  Storage& storage = *old.storage();
+  storage.bump_version();
+  storage.state = old.dtype() == dtype ? str("moved to ", device::to_text(device)) : str("cast to ", name_of(dtype));
+}
+
 FullGradient reduced_over_inner_axes(const FullGradient& gradient, const std::string& owner) {
   if (!gradient.layout || !layout::has_partial(*gradient.layout)) return gradient;
   if (defect_armed(Defect::shard_inner_partial_kept)) [[unlikely]]

@@ -27,6 +27,9 @@ struct FullGradient {
 // tensor parallelism if it is partial there.
 FullGradient reduced_over_inner_axes(const FullGradient& gradient, const std::string& owner);
 
+// The leaf `old` gives way to one of another type or device. A backward that needs `old` fails with these words.
+void mark_replaced(const Tensor& old, DType dtype, device::Device device);
+
 // A shared parameter is one parameter with several slots.
 struct UnshardedParameter {
   std::string name;  // the path below the module of the group

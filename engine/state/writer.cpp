@@ -21,7 +21,7 @@ SavePaths::SavePaths(const std::string& path) {
   fs::path full = fs::absolute(path).lexically_normal();
   if (full.filename().empty()) full = full.parent_path();
   const std::string name = full.filename().string();
-  if (name.empty() || name == "/") throw Error(str("`", path, "` is no name of a folder"), "name a folder");
+  if (name.empty()) throw Error(str("`", path, "` is no name of a folder"), "name a folder");
   folder = full.string();
   parent = full.parent_path().string();
   temporary = (full.parent_path() / str(".", name, ".saving")).string();

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "engine/core/error.hpp"
@@ -43,6 +44,8 @@ Tensor from_host(const std::vector<From>& values, const Dims& sizes, DType dtype
         str("from_values: ", values.size(), " values for sizes ", to_text(sizes), ", which hold ", num_elements(sizes)),
         "give as many values as the sizes hold");
   }
+  if (dtype == DType::int32 || (dtype == DType::int64 && std::is_floating_point_v<From>))
+    for (const From value : values) raw::require_representable("from_values", static_cast<double>(value), dtype);
   Tensor out = empty(sizes, dtype, device);
   dispatch_all(dtype, [&]<class T>() {
     auto next = values.begin();
@@ -58,6 +61,11 @@ void require_floating(const char* operation, const Tensor& tensor) {
     throw Error(str(operation, ": ", describe(tensor), " is not of a floating-point type"),
                 "use randint, or a floating-point type");
   }
+}
+
+// The same elements in the order of their memory.
+Tensor in_memory_order(const Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : permute(tensor, raw::dims_in_memory_order(tensor));
 }
 
 }  // namespace
@@ -92,6 +100,7 @@ Tensor empty_pinned(const Dims& sizes, DType dtype, device::Device user) {
 Tensor empty_like(const Tensor& like) { return empty(like.sizes(), like.dtype(), like.device()); }
 
 Tensor full(const Dims& sizes, double value, DType dtype, device::Device device) {
+  raw::require_representable("full", value, dtype);
   Tensor out = empty(sizes, dtype, device);
   raw::run_kernel(
       "full", [value](kernels::Execution on, const kernels::View& to) { kernels::fill(on, to, value); }, out);
@@ -127,23 +136,26 @@ Tensor from_values(const std::vector<std::int64_t>& values, const Dims& sizes, D
 
 void uniform_(const Tensor& tensor, double low, double high) {
   require_floating("uniform", tensor);
+  raw::require_not_expanded("uniform", tensor);
   if (tensor.is_meta()) return tensor.bump_version();  // draws nothing
+  const Tensor to = in_memory_order(tensor);
   const std::int64_t count = tensor.num_elements();
   if (tensor.dtype() == DType::float64) {
     std::vector<double> drawn(static_cast<std::size_t>(count));
     generator().uniform(drawn.data(), count, low, high);
-    host::write_elements(tensor, drawn.data());
+    host::write_elements(to, drawn.data());
   } else {
     std::vector<float> drawn(static_cast<std::size_t>(count));
     generator().uniform(drawn.data(), count, low, high);
     auto next = drawn.begin();
-    dispatch_floating(tensor.dtype(), [&]<class T>() { write_each<T>(tensor, [&] { return convert<T>(*next++); }); });
+    dispatch_floating(tensor.dtype(), [&]<class T>() { write_each<T>(to, [&] { return convert<T>(*next++); }); });
   }
   tensor.bump_version();
 }
 
 void normal_(const Tensor& tensor, double mean, double std) {
   require_floating("normal", tensor);
+  raw::require_not_expanded("normal", tensor);
   if (tensor.is_meta()) return tensor.bump_version();
   if (!(std >= 0.0)) throw Error(str("normal: a standard deviation of ", std), "give 0 or more");
   const std::int64_t count = tensor.num_elements();
@@ -166,8 +178,9 @@ void normal_(const Tensor& tensor, double mean, double std) {
     dispatch_floating(tensor.dtype(), [&]<class T>() { write_each<T>(tensor, [&] { return convert<T>(*next++); }); });
   } else {
     Generator& draws = generator();
+    const Tensor to = in_memory_order(tensor);
     dispatch_floating(tensor.dtype(), [&]<class T>() {
-      write_each<T>(tensor, [&] { return convert<T>(draws.normal_single() * std + mean); });
+      write_each<T>(to, [&] { return convert<T>(draws.normal_single() * std + mean); });
     });
   }
   tensor.bump_version();
@@ -185,7 +198,34 @@ Tensor randn(const Dims& sizes, DType dtype, device::Device device) {
   return out;
 }
 
+namespace {
+
+void require_drawable(std::int64_t low, std::int64_t high, DType dtype) {
+  for (const std::int64_t bound : {low, high - 1}) {
+    if (dtype != DType::int64) raw::require_representable("randint", static_cast<double>(bound), dtype);
+    if (dtype == DType::boolean && bound != 0 && bound != 1)
+      throw Error(str("randint: the number ", bound, " does not fit bool"), "draw from 0 to 2, or give another type");
+  }
+}
+
+// The end of the range whose numbers stay below `high` when they are rounded to a floating type, as PyTorch chooses it.
+std::int64_t drawn_below(std::int64_t high, DType dtype) {
+  if (!is_floating(dtype) || dtype == DType::float64) return high;
+  const int digits = dtype == DType::float32 ? 24 : dtype == DType::float16 ? 11 : 8;
+  const auto largest = static_cast<float>(high - 1);
+  const float rounded = dtype == DType::float16    ? static_cast<float>(Half(largest))
+                        : dtype == DType::bfloat16 ? static_cast<float>(BFloat16(largest))
+                                                   : largest;
+  if (static_cast<std::int64_t>(rounded) < high) return high;
+  const int exponent = std::ilogb(static_cast<double>(high - 1));
+  return static_cast<std::int64_t>(rounded) - (std::int64_t{1} << (exponent - digits + 1));
+}
+
+}  // namespace
+
 Tensor randint(std::int64_t low, std::int64_t high, const Dims& sizes, DType dtype, device::Device device) {
+  require_drawable(low, high, dtype);
+  high = drawn_below(high, dtype);
   Tensor out = empty(sizes, dtype, device);
   if (out.is_meta()) return out;
   Generator& draws = generator();

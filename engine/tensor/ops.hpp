@@ -23,8 +23,11 @@ namespace lockstep::raw {
 DType result_type(const Tensor& a, const Tensor& b);
 
 // ---- element-wise, two tensors: sizes broadcast, the result has result_type(a, b) ----
+// A product or quotient of a 16-bit type with a second operand of one element and another type computes with that
+// element in float32. All others round both operands to the type of the result first. Both are as in PyTorch on the
+// CPU.
 Tensor add(const Tensor& a, const Tensor& b);      // any type
-Tensor sub(const Tensor& a, const Tensor& b);      // any type; `a` must not be bool
+Tensor sub(const Tensor& a, const Tensor& b);      // numbers
 Tensor mul(const Tensor& a, const Tensor& b);      // any type
 Tensor div(const Tensor& a, const Tensor& b);      // any type; integers give float32
 Tensor maximum(const Tensor& a, const Tensor& b);  // any type
@@ -33,13 +36,14 @@ Tensor minimum(const Tensor& a, const Tensor& b);  // any type
 // ---- element-wise, a tensor and a constant: the sizes of the tensor ----
 // A floating tensor keeps its type. An integer tensor keeps its type beside an integer and becomes float32 beside any
 // other number, 1.0 included; bool becomes int64 or float32 in the same way. Throws Error for an integer that does not
-// fit an int32 tensor.
+// fit an int32 tensor. Beside a 16-bit type, add, sub, rsub and pow round the number to that type; mul, div and rdiv
+// compute with it in float32.
 Tensor add(const Tensor& a, Number b);
 Tensor sub(const Tensor& a, Number b);
 Tensor rsub(Number a, const Tensor& b);  // a - b
 Tensor mul(const Tensor& a, Number b);
 Tensor div(const Tensor& a, Number b);         // integers and bool become float32
-Tensor rdiv(Number a, const Tensor& b);        // a / b; integers and bool become float32
+Tensor rdiv(Number a, const Tensor& b);        // (1 / b) * a, two roundings; integers and bool become float32
 Tensor pow(const Tensor& a, Number exponent);  // integers and bool become float32 for a negative exponent too
 
 // ---- element-wise, one tensor: sizes and type of `a` ----
@@ -97,18 +101,21 @@ Tensor to_device(const Tensor& a, device::Device device);
 
 // ---- in place: the version of `to` is bumped, its layout stays ----
 // `value` broadcasts to the sizes of `to`; its type must not be of a later kind (bool, integer, floating). Throws
-// Error when `to` is expanded, that is, when one of its dims repeats one element. A wider type is rounded once.
-void add_(const Tensor& to, const Tensor& value, double alpha = 1.0);  // to += alpha * value
-void sub_(const Tensor& to, const Tensor& value);                      // neither is bool
+// Error when `to` is expanded, that is, when one of its dims repeats one element, and when `value` shares some elements
+// with `to` (require_no_partial_overlap in ops_launch.hpp). A wider type is rounded once.
+// to += alpha * value, where alpha is rounded to the type of `to`. One rounding.
+void add_(const Tensor& to, const Tensor& value, double alpha = 1.0);
+void sub_(const Tensor& to, const Tensor& value);  // neither is bool
 void mul_(const Tensor& to, const Tensor& value);
 void div_(const Tensor& to, const Tensor& value);  // floating `to`
 void add_(const Tensor& to, double value);         // floating `to`, as the next three
 void sub_(const Tensor& to, double value);
 void mul_(const Tensor& to, double value);
 void div_(const Tensor& to, double value);
-void relu_(const Tensor& to);                // numbers
-void zero_(const Tensor& to);                // also into an expanded `to`
-void fill_(const Tensor& to, double value);  // also into an expanded `to`; converts to any type
+void relu_(const Tensor& to);  // numbers
+void zero_(const Tensor& to);  // also into an expanded `to`
+// Also into an expanded `to`. Throws Error for a number that the type cannot hold.
+void fill_(const Tensor& to, double value);
 // Broadcasts, casts from any type to any type, and copies between devices.
 void copy_(const Tensor& to, const Tensor& from);
 

@@ -123,6 +123,15 @@ Tensor keep_mask(const Dims& sizes, double p, device::Device device) {
   return out;
 }
 
+Tensor keep_mask_like(const Tensor& like, double p) {
+  if (like.is_contiguous()) return keep_mask(like.sizes(), p, like.device());
+  const Dims order = dims_in_memory_order(like);
+  const Tensor drawn = keep_mask(permute(like, order).sizes(), p, like.device());
+  Dims back = order;
+  for (int dim = 0; dim < order.size(); ++dim) back[static_cast<int>(order[dim])] = dim;
+  return permute(drawn, back);
+}
+
 Tensor keep_mask_of_shard(const Dims& full_sizes, const std::vector<std::vector<layout::Chunk>>& held, double p,
                           device::Device device) {
   require_probability("dropout", p);

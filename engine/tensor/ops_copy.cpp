@@ -68,6 +68,7 @@ void zero_(const Tensor& to) { fill_(to, 0.0); }
 
 void fill_(const Tensor& to, double value) {
   require_defined("fill_", to);
+  require_representable("fill_", value, to.dtype());
   run_kernel(
       "fill_",
       [value](kernels::Execution execution, const kernels::View& out) { kernels::fill(execution, out, value); }, to);
@@ -82,6 +83,7 @@ void copy_(const Tensor& to, const Tensor& from) {
                 "give a source that broadcasts to the sizes of the target");
   require_not_expanded("copy_", to);
   if (to.device() == from.device()) {
+    require_no_partial_overlap("copy_", to, from);
     const Tensor source = copy_if_overlapping(from, to);
     run_kernel("copy_", kernels::copy, to, source.sizes() == to.sizes() ? source : expand(source, to.sizes()));
   } else {

@@ -17,16 +17,21 @@ using NumberKernel = void (*)(kernels::Execution, const kernels::View&, const ke
 
 Tensor broadcast(const Tensor& a, const Dims& sizes) { return a.sizes() == sizes ? a : expand(a, sizes); }
 
-// Casts and broadcasts the operands to the common type and sizes and launches the kernel.
-Tensor binary(const char* name, BinaryKernel kernel, const Tensor& a, const Tensor& b, DType dtype) {
+// Broadcasts the operands, which have the types that the kernel reads, and launches the kernel.
+Tensor launch_binary(const char* name, BinaryKernel kernel, const Tensor& a, const Tensor& b, DType dtype) {
   const Dims sizes = broadcast_sizes(a.sizes(), b.sizes(), name);
   const Tensor out = empty(sizes, dtype, a.device());
-  run_kernel(name, kernel, out, broadcast(cast(a, dtype), sizes), broadcast(cast(b, dtype), sizes));
+  run_kernel(name, kernel, out, broadcast(a, sizes), broadcast(b, sizes));
   return out;
 }
 Tensor binary(const char* name, BinaryKernel kernel, const Tensor& a, const Tensor& b) {
   require_same_device(name, a, b);
-  return binary(name, kernel, a, b, result_type(a, b));
+  const DType dtype = result_type(a, b);
+  return launch_binary(name, kernel, cast(a, dtype), cast(b, dtype), dtype);
+}
+// A product or a quotient.
+Tensor binary_by_factor(const char* name, BinaryKernel kernel, const Tensor& a, const Tensor& b, DType dtype) {
+  return launch_binary(name, kernel, cast(a, dtype), factor_in(b, dtype), dtype);
 }
 
 Tensor unary(const char* name, UnaryKernel kernel, const Tensor& a) {
@@ -95,13 +100,17 @@ DType result_type(const Tensor& a, const Tensor& b) {
 Tensor add(const Tensor& a, const Tensor& b) { return binary("add", kernels::add, a, b); }
 Tensor sub(const Tensor& a, const Tensor& b) {
   require_not_bool("sub", a);
+  require_not_bool("sub", b);
   return binary("sub", kernels::sub, a, b);
 }
-Tensor mul(const Tensor& a, const Tensor& b) { return binary("mul", kernels::mul, a, b); }
+Tensor mul(const Tensor& a, const Tensor& b) {
+  require_same_device("mul", a, b);
+  return binary_by_factor("mul", kernels::mul, a, b, result_type(a, b));
+}
 Tensor div(const Tensor& a, const Tensor& b) {
   require_same_device("div", a, b);
   const DType dtype = result_type(a, b);
-  return binary("div", kernels::div, a, b, is_floating(dtype) ? dtype : DType::float32);
+  return binary_by_factor("div", kernels::div, a, b, is_floating(dtype) ? dtype : DType::float32);
 }
 Tensor maximum(const Tensor& a, const Tensor& b) { return binary("maximum", kernels::maximum, a, b); }
 Tensor minimum(const Tensor& a, const Tensor& b) { return binary("minimum", kernels::minimum, a, b); }
@@ -112,11 +121,13 @@ Tensor add(const Tensor& a, Number b) {
   return with_number("add", kernels::add_number, x, b.value());
 }
 Tensor sub(const Tensor& a, Number b) {
+  require_not_bool("sub", a);
   const Tensor x = for_number("sub", a, b);
   if (needs_tensor(x, b)) return sub(x, as_tensor(b, x));
   return with_number("sub", kernels::add_number, x, -b.value());
 }
 Tensor rsub(Number a, const Tensor& b) {
+  require_not_bool("rsub", b);
   const Tensor x = for_number("rsub", b, a);
   if (needs_tensor(x, a)) return sub(as_tensor(a, x), x);
   return with_number("rsub", kernels::rsub_number, x, a.value());

@@ -86,6 +86,16 @@ void require_not_bool(const char* operation, const Tensor& a);
 void require_defined(const char* operation, const Tensor& a);
 // Throws Error when a dim of `tensor` is expanded, so that several elements share one address.
 void require_not_expanded(const char* operation, const Tensor& tensor);
+// Throws Error when a finite number is beyond the range of the type; an integer type has neither infinity nor NaN.
+void require_representable(const char* operation, double number, DType dtype);
+// The dims in the order of the strides, the largest first. PyTorch draws random numbers in this order of elements.
+Dims dims_in_memory_order(const Tensor& tensor);
+// The second operand of a product or quotient of this type. As in PyTorch, a single element of another type beside a
+// 16-bit type is float32 and is not rounded to that type.
+Tensor factor_in(const Tensor& factor, DType dtype);
+// Throws Error when the memory of `from` overlaps that of `to` without being the same elements in the same order. As in
+// PyTorch, this is checked where both fill their memory without gaps.
+void require_no_partial_overlap(const char* operation, const Tensor& to, const Tensor& from);
 // `from`, or a copy of it when its memory overlaps that of `to` without being the same elements in the same order.
 Tensor copy_if_overlapping(const Tensor& from, const Tensor& to);
 

@@ -84,6 +84,7 @@ Tensor cross_entropy_backward(const Tensor& grad, const Tensor& logits, const Cr
 // ---- dropout ----
 // A bool mask: each element is true with probability 1 - p, for p from 0 to 1. Draws nothing on meta and for p == 1.
 Tensor keep_mask(const Dims& sizes, double p, device::Device device);
+Tensor keep_mask_like(const Tensor& like, double p);                     // drawn in the order of the memory of `like`
 Tensor keep_scaled(const Tensor& a, const Tensor& keep, double factor);  // a * factor where `keep` is true, else 0
 
 // ---- products ----

@@ -120,8 +120,8 @@ Tensor arange(double start, double end, double step, DType dtype, device::Device
 Tensor from_values(const std::vector<double>& values, const Dims& sizes, DType dtype, device::Device device);
 Tensor from_values(const std::vector<std::int64_t>& values, const Dims& sizes, DType dtype, device::Device device);
 // Random numbers: drawn on the host by the generator of the current rank in memory order, then copied to the device. On
-// meta nothing is drawn. rand (from 0 to 1), randn, uniform_ and normal_ need a floating type. randint draws from low
-// to high - 1. randperm is a permutation of 0 .. count - 1, int64.
+// meta nothing is drawn. rand (from 0 to 1), randn, uniform_ and normal_ need a floating type; the last two refuse an
+// expanded tensor. randint draws from low to high - 1. randperm is a permutation of 0 .. count - 1, int64.
 Tensor rand(const Dims& sizes, DType dtype, device::Device device);
 Tensor randn(const Dims& sizes, DType dtype, device::Device device);
 Tensor randint(std::int64_t low, std::int64_t high, const Dims& sizes, DType dtype, device::Device device);

@@ -10,7 +10,7 @@ namespace {
 std::optional<DefectKind> kind_of_check(std::string_view check) {
   if (check == "expect_collectives" || check == "expect_events" || check == "plan" || check == "witness")
     return DefectKind::count;
-  if (check == "order" || check == "plan_order") return DefectKind::order;
+  if (check == "order" || check == "plan_order" || check == "expect_launches") return DefectKind::order;
   if (check == "raises") return DefectKind::message;
   if (check == "expect" || check.starts_with("expect_")) return DefectKind::value;
   return {};

@@ -1,6 +1,7 @@
 #include "harness/fuzz/grammar.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "engine/core/error.hpp"
 
@@ -13,8 +14,9 @@ Optimizer derive_optimizer(Chooser choose, const Program& program) {
   const int type = choose.pick("type", {35, 35, 30});
   optimizer.type = type == 1 ? "Adam" : type == 2 ? "AdamW" : "SGD";
   // A sum of squares has large gradients, with which a large learning rate ends in infinities.
-  if (!program.means && type == 0) optimizer.lr = "0.002";
-  if (choose.chance("larger lr", 30)) optimizer.lr = program.means || type > 0 ? "0.02" : "0.004";
+  const bool is_small = program.loss != Loss::squares && program.loss != Loss::changed;
+  if (!is_small && type == 0) optimizer.lr = "0.002";
+  if (choose.chance("larger lr", 30)) optimizer.lr = is_small || type > 0 ? "0.02" : "0.004";
   if (type == 0 && choose.chance("momentum", 50)) optimizer.momentum = "0.9";
   if (choose.chance("weight decay", 30)) optimizer.weight_decay = "0.1";
   if (type > 0 && choose.chance("betas", 25)) optimizer.betas = "[0.8, 0.9]";
@@ -38,6 +40,21 @@ void derive_checkpoints(const DerivedModel& derived, Program& program) {
   }
 }
 
+Loss derive_loss(Chooser choose, const Program& program) {
+  const Parallel& parallel = program.parallel;
+  const bool may_change = program.model.output_may_change && parallel.api != Api::tensor_parallel;
+  return static_cast<Loss>(choose.pick("loss", {46, 24, 10, 10, may_change ? 10 : 0}));
+}
+
+// What a selective checkpoint keeps must not be changed in place.
+void derive_kept_values(Chooser choose, Program& program) {
+  if (program.checkpoints.empty() || !choose.chance("selects", 25)) return;
+  constexpr std::array<const char*, 6> names{"attention", "relu", "layer_norm", "linear", "linear/2", "gelu"};
+  const bool changes = !program.model.written.empty() || program.loss == Loss::changed;
+  program.saved = {names.at(static_cast<std::size_t>(choose.number("first", 0, changes ? 2 : 5)))};
+  if (choose.chance("second", 40)) program.saved.emplace_back("tanh");
+}
+
 // Children that are frozen from the beginning; at least one child that is used stays trainable.
 void derive_frozen(Chooser choose, Program& program) {
   const Parallel& parallel = program.parallel;
@@ -47,6 +64,19 @@ void derive_frozen(Chooser choose, Program& program) {
   if (!choose.chance("some", 12)) return;
   const auto count = static_cast<std::int64_t>(program.model.blocks.size());
   program.frozen = {program.model.blocks[static_cast<std::size_t>(choose.number("which", 0, count - 1))]};
+}
+
+// Features of the whole training.
+void derive_extras(Chooser choose, Program& program) {
+  const bool has_flat = program.parallel.api == Api::flat_shard || program.move;
+  program.is_scaled = !program.move && choose.chance("scaled", 12);
+  program.averages = !has_flat && !program.parallel.root_is_replicated && !program.parallel.starts_apart &&
+                     program.parallel.offload.empty() && choose.chance("averages", 10);
+  const bool has_numbers = program.model.input.starts_with("randn");
+  program.has_input_gradients =
+      has_numbers && !program.parallel.is_narrow() && !program.is_scaled && choose.chance("input gradients", 12);
+  program.starts_with_state = choose.chance("starts with state", 8);
+  if (choose.chance("stale", 8)) program.stale = derive_stale_forward(choose.in("of stale"));
 }
 
 Program derived(std::uint64_t seed, std::uint64_t index, Chooser choose) {
@@ -71,13 +101,15 @@ Program derived(std::uint64_t seed, std::uint64_t index, Chooser choose) {
   const bool may_move =
       api != Api::tensor_parallel && !program.parallel.is_narrow() && program.frozen.empty() && program.world_size > 1;
   if (may_move && choose.chance("moves", 15)) program.move = derive_move(choose.in("move"), program, model);
-  program.means = choose.chance("means", 30);
+  program.loss = derive_loss(choose, program);
+  derive_kept_values(choose.in("kept"), program);
   program.optimizer = derive_optimizer(choose.in("optimizer"), program);
   // Three neighbours are not pairs, so that their sums have other bits than those over all ranks at once.
   const bool sums_change =
       program.move && (program.move->parallel.neighbours == 3) != (program.parallel.neighbours == 3);
   program.may_be_replicated = api != Api::tensor_parallel && !program.parallel.is_narrow() && !sums_change;
   program.beside_replicated = program.may_be_replicated && choose.chance("beside replicated", 35);
+  derive_extras(choose.in("extras"), program);
   program.value_seed = static_cast<int>(choose.number("values", 1, 1000));
   program.steps = derive_steps(choose.in("steps"), program);
   return program;

@@ -29,6 +29,13 @@ struct DerivedModel {
   Model model;
   std::vector<Chooser> of_units;  // one per unit of the model
 };
+struct DerivedForward {
+  Written model;
+  bool output_may_change = false;
+  bool calls_again = false;  // its child several times
+};
+DerivedForward derive_forward(Chooser choose, const std::string& name, int dim, bool tensor_parallel);
+Written derive_stale_forward(Chooser choose);  // it changes a tensor that its backward needs
 DerivedModel derive_model(Chooser choose, bool tensor_parallel, int axis_size);
 Parallel derive_parallel(Chooser choose, Api api, int world_size, const DerivedModel& derived);
 Move derive_move(Chooser choose, const Program& program, const DerivedModel& derived);

@@ -30,7 +30,8 @@ enum Kind {
   nested,
   tied,
   dropout,
-  batch_norm
+  batch_norm,
+  written
 };
 
 // Builds a Sequential block by block and follows the width.
@@ -44,9 +45,12 @@ class Blocks {
     const bool is_rounding = tensor_parallel_ && width_ == 2;
     const auto kind = static_cast<Kind>(
         choose.pick("kind", {14, 6, 8, 5, 10, is_rounding ? 0 : 6, 4, 8, 6, 5, tensor_parallel_ ? 0 : 4, 6, 8,
-                             tensor_parallel_ ? 0 : 4, tensor_parallel_ ? 0 : 3, tensor_parallel_ ? 0 : 5}));
+                             tensor_parallel_ ? 0 : 4, tensor_parallel_ ? 0 : 3, tensor_parallel_ ? 0 : 5, 24}));
     const std::string path = std::to_string(count_++);
     block_ = choose;
+    // The output of these is no tensor that backward needs.
+    model_.output_may_change =
+        kind == linear || kind == without_bias || kind == residual || kind == twice || kind == nested;
     switch (kind) {
       case linear:
         return add_linear(choose, path, true);
@@ -74,7 +78,9 @@ class Blocks {
       case residual:
         return add_defined(path, "Residual", {"inner"});
       case twice:
-        return add_defined(path, "Twice", {"inner"});
+        add_defined(path, "Twice", {"inner"});
+        model_.units.back().runs_again = true;
+        return;
       case scaled:
         return add_defined(path, "Scaled", {"inner"});
       case spare:
@@ -83,11 +89,14 @@ class Blocks {
         return add_defined(path, "Fan", {"left", "right"});
       case tied:
         return add_tied(path);
+      case written:
+        return add_written(choose, path);
     }
   }
 
   void add_only_linear(Chooser choose) {
     block_ = choose;
+    model_.output_may_change = true;
     add_linear(choose, std::to_string(count_++), true);
   }
 
@@ -179,6 +188,18 @@ class Blocks {
       add_unit(unit, "Linear", width_, width_);
       if (tensor_parallel_ && width_ % axis_size_ == 0) model_.styles.emplace_back(unit, "colwise(output=replicate())");
     }
+  }
+
+  void add_written(Chooser choose, const std::string& path) {
+    const std::string name = "Written" + path;
+    const DerivedForward derived = derive_forward(choose.in("forward"), name, width_, tensor_parallel_);
+    model_.written.push_back(derived.model);
+    model_.output_may_change = derived.output_may_change;
+    add_block(path, name + "()", name);
+    add_unit(path + ".inner", "Linear", width_, width_);
+    model_.units.back().runs_again = derived.calls_again;
+    if (tensor_parallel_ && width_ % axis_size_ == 0)
+      model_.styles.emplace_back(path + ".inner", "colwise(output=replicate())");
   }
 
   void add_spare(const std::string& path) {

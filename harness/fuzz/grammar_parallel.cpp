@@ -196,6 +196,8 @@ Move derive_move(Chooser choose, const Program& program, const DerivedModel& der
   // A checkpoint cannot say in advance which parameters have no state in the optimizer.
   // Nor does it take running statistics that differ between the ranks.
   move.through_disk = !derived.model.has_unused && !derived.model.has_buffers && choose.chance("through disk", 50);
+  move.is_deferred = move.parallel.api == Api::fully_shard && !move.parallel.root_is_replicated &&
+                     move.parallel.offload.empty() && !derived.model.has_unused && choose.chance("deferred", 40);
   return move;
 }
 

@@ -29,6 +29,8 @@ std::vector<Microbatch> derive_microbatches(Chooser choose, const Program& progr
     }
     if (is_root_sharded && program.checkpoints.empty() && item.chance("resharded between", 6))
       microbatch.resharded_between = parallel.groups.front().modules.front();
+    microbatch.gives_gradient =
+        program.loss == Loss::squares && !program.is_scaled && item.chance("gives gradient", 12);
     microbatches.push_back(microbatch);
   }
   return microbatches;
@@ -50,6 +52,46 @@ void derive_thaw(Chooser choose, const Program& program, const Parallel& paralle
   step.frozen = frozen;
 }
 
+bool is_trainable(const Program& program, const std::string& frozen) {
+  return program.frozen.empty() && frozen.empty() && !program.model.has_unused;
+}
+
+Change derive_change(Chooser& item, const Program& program, const Parallel& parallel, bool of_gradient) {
+  // A flat parameter ends in elements of no parameter.
+  const bool has_names = parallel.api != Api::flat_shard || parallel.use_orig_params;
+  const int adds = has_names ? 20 : 0, mixes = of_gradient && parallel.api != Api::flat_shard ? 15 : 0;
+  Change change;
+  change.kind = static_cast<Change::Kind>(item.pick("kind", {20, 10, adds, adds / 2, mixes, of_gradient ? 10 : 0, 10}));
+  const auto count = static_cast<std::int64_t>(program.model.blocks.size());
+  if (has_names && count > 1 && item.chance("of a child", 40))
+    change.child = program.model.blocks[static_cast<std::size_t>(item.number("child", 0, count - 1))];
+  change.in_full = parallel.api == Api::flat_shard && !of_gradient && item.chance("in full", 50);
+  change.in_hook = !change.in_full && !program.move && item.chance("in a hook", 25);
+  return change;
+}
+
+// What happens around the optimizer's step.
+void derive_around_step(Chooser& item, const Program& program, const Parallel& parallel, const std::string& frozen,
+                        bool moves_later, Step& step) {
+  for (Chooser& each : item.items("of gradients", 0, item.chance("changes gradients", 20) ? 2 : 0)) {
+    step.of_gradients.push_back(derive_change(each, program, parallel, true));
+    if (step.evaluates_late) step.of_gradients.back().in_hook = false;
+  }
+  // After an evaluation the slots show what it gathered, and a change of them would be lost.
+  const bool may_change = !step.evaluates_late && (!parallel.root_is_replicated || is_trainable(program, frozen));
+  if (may_change)
+    for (Chooser& each : item.items("of parameters", 0, item.chance("changes parameters", 20) ? 2 : 0))
+      step.of_parameters.push_back(derive_change(each, program, parallel, false));
+  // The plan takes a scaled step for done, after which an evaluated group is gathered again.
+  step.overflows = program.is_scaled && !step.evaluates_late && item.chance("overflows", 20);
+  step.gathers_losses = item.chance("gathers losses", 6);
+  const bool has_event = shards_by_groups(parallel) && !parallel.root_is_replicated && step.of_parameters.empty();
+  const int on_disk = program.model.has_buffers ? 0 : 3;  // running statistics differ between the ranks
+  if (may_change && is_trainable(program, frozen) && !moves_later)
+    step.restore = static_cast<Restore>(item.pick("restore", {86, 3, 3, 2, on_disk, on_disk}));
+  step.waits_for_event = has_event && step.restore == Restore::none && item.chance("waits for event", 6);
+}
+
 }  // namespace
 
 std::vector<Step> derive_steps(Chooser choose, const Program& program) {
@@ -61,11 +103,13 @@ std::vector<Step> derive_steps(Chooser choose, const Program& program) {
     const Parallel& parallel = program.move && !moves_later ? program.move->parallel : program.parallel;
     step.microbatches = derive_microbatches(item, program, parallel);
     step.rows = static_cast<int>(item.number("rows", 2, 4));
-    step.evaluates = !program.model.draws && item.chance("evaluates", 15);
+    // Running statistics differ between the ranks, and evaluation mode uses them.
+    const bool may_evaluate = !program.model.draws || !program.model.has_buffers;
+    step.evaluates = may_evaluate && item.chance("evaluates", 15);
     // Two gathers of an evaluation are not ordered before the optimizer
     // (scenarios/bugs/offloaded_evaluation_before_step and unused_prefetch_of_evaluation).
     const bool races = (!parallel.offload.empty() && program.device != "cpu") || !parallel.prefetches.empty();
-    step.evaluates_late = !program.model.draws && !races && item.chance("evaluates late", 12);
+    step.evaluates_late = may_evaluate && !races && item.chance("evaluates late", 12);
     if (!moves_later) derive_thaw(item, program, parallel, frozen, step);
     if (shards_by_groups(parallel) && !parallel.root_is_replicated && item.chance("unshards", 8)) {
       step.unsharded = parallel.groups.front().modules.front();
@@ -79,7 +123,10 @@ std::vector<Step> derive_steps(Chooser choose, const Program& program) {
     }
     if (item.chance("lr", 8)) step.lr = "0.003";
     step.clear = static_cast<Clear>(item.pick("clear", {60, 25, 15}));
-    if (moves_later) step.clear = Clear::to_none;  // a state dict has no gradients
+    // A state dict has no gradients, and a gradient that was unscaled takes no scaled ones.
+    if (moves_later || (program.is_scaled && step.clear == Clear::not_at_all)) step.clear = Clear::to_none;
+    derive_around_step(item, program, parallel, frozen, moves_later, step);
+    if (step.overflows) step.max_norm = step.norm = "";
     steps.push_back(step);
   }
   return steps;

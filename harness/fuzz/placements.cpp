@@ -17,6 +17,12 @@ bool offloads(const Program& program) {
   return !program.parallel.offload.empty() || (program.move && !program.move->parallel.offload.empty());
 }
 
+// On cpu, the host's memory is that of the device.
+bool uses_the_host(const Program& program) {
+  return offloads(program) || std::any_of(program.steps.begin(), program.steps.end(),
+                                          [](const Step& step) { return step.restore == Restore::host_state; });
+}
+
 }  // namespace
 
 std::vector<Program> placements_of(const Program& program) {
@@ -47,8 +53,8 @@ std::string place_of(const verdict::CaseResult& row) {
 
 std::string difference_of_peaks(const Program& program, const verdict::CaseResult& one,
                                 const verdict::CaseResult& other) {
-  // On cpu the host's shards are those of the device. A replicated copy has another name and its own memory.
-  if ((offloads(program) && one.device != other.device) || one.scenario != other.scenario) return "";
+  // A replicated copy has another name and its own memory.
+  if ((uses_the_host(program) && one.device != other.device) || one.scenario != other.scenario) return "";
   std::string text;
   for (const auto& [purpose, bytes] : one.memory) {
     const auto found = other.memory.find(purpose);

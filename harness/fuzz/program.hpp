@@ -18,12 +18,22 @@ struct Unit {
   bool may_be_group = true;    // false: one of its parameters is shared with another module
   bool may_recompute = false;  // an activation checkpoint may wrap it
   bool is_used = true;         // false: forward never calls it
+  bool runs_again = false;     // one forward of its parent calls it several times
   int rows = 0, columns = 0;   // of its own weight, if it is a Linear
+};
+
+// A model whose forward the grammar writes: names and expressions of the input x, the last one without a name.
+struct Written {
+  std::string name;
+  int dim = 0;                 // of its input, its output and its child `inner`, a Linear
+  bool has_parameter = false;  // `scale`
+  std::vector<std::pair<std::string, std::string>> statements;
 };
 
 struct Model {
   std::string build;                     // "Sequential(Linear(4, 5), ReLU())"
   std::vector<std::string> definitions;  // models that the scenario defines (render.cpp has their text)
+  std::vector<Written> written;
   std::vector<Unit> units;
   std::vector<std::string> blocks;                          // children with parameters, by path
   std::vector<std::pair<std::string, std::string>> ties;    // parameter, the parameter that it becomes
@@ -32,6 +42,7 @@ struct Model {
   bool draws = false;                                       // its forward draws random numbers
   bool has_unused = false;                                  // a parameter that gets no gradient
   bool has_buffers = false;                                 // the running statistics of a BatchNorm
+  bool output_may_change = false;                           // in place: backward needs it nowhere
   bool has_rounding = false;  // gradients that are zero but for rounding, which Adam makes steps as large as others
 };
 
@@ -91,6 +102,7 @@ struct Microbatch {
   bool last_backward = true;      // is_last_backward
   bool all_reduces = true;        // requires_all_reduce
   std::string resharded_between;  // a module that is resharded between forward and backward; empty: none
+  bool gives_gradient = false;    // backward begins at the output
 };
 
 // Before one of the steps, the state of the model under test and of its optimizer moves into a new model under another
@@ -99,7 +111,20 @@ struct Move {
   std::size_t before_step = 1;
   Parallel parallel;
   bool through_disk = false;  // as a checkpoint; otherwise as full state dicts
+  bool is_deferred = false;   // the new model is built on the meta device
 };
+
+// Values that are changed in place, in the same way in every model.
+struct Change {
+  enum Kind { scaled, divided, shifted, lowered, decayed, zeroed, copied };
+  Kind kind = scaled;
+  std::string child;     // whose values change; empty: all
+  bool in_hook = false;  // of the optimizer: before its step for gradients, after it for parameters
+  bool in_full = false;  // the full parameters of flat_shard, which are written back
+};
+
+// A save, a change of every parameter, and a load.
+enum class Restore { none, full_state, host_state, keyed_by_position, checkpoint, async_checkpoint };
 
 enum class Clear { to_none, to_zeros, not_at_all };
 
@@ -111,10 +136,17 @@ struct Step {
   std::string frozen, thawed;   // children of the model, before the step; empty: none
   std::string unsharded;        // a module that `unshard` gathers before the step; empty: none
   bool unshards_async = false;
-  std::string max_norm, norm;    // of clipping; empty: none
-  std::string lr;                // set_lr before the step; empty: none
-  Clear clear = Clear::to_none;  // after the step
+  std::string max_norm, norm;                       // of clipping; empty: none
+  std::string lr;                                   // set_lr before the step; empty: none
+  Clear clear = Clear::to_none;                     // after the step
+  std::vector<Change> of_gradients, of_parameters;  // before the step, after the step
+  bool overflows = false;                           // the loss of one rank is infinite, and the scaler skips the step
+  bool gathers_losses = false;                      // by a collective of the scenario
+  bool waits_for_event = false;                     // set_post_optim_event
+  Restore restore = Restore::none;
 };
+
+enum class Loss { squares, mean, entropy, distance, changed };
 
 struct Program {
   std::uint64_t seed = 0, index = 0;
@@ -124,12 +156,18 @@ struct Program {
   Model model;
   Parallel parallel;
   std::vector<std::pair<std::string, std::string>> checkpoints;  // module, form
+  std::vector<std::string> saved;                                // operations that the checkpoints keep
   std::vector<std::string> frozen;                               // children of the model, from the beginning
   std::optional<Move> move;
   Optimizer optimizer;
   bool may_be_replicated = false;  // a replicated copy has the values of the model under test
   bool beside_replicated = false;  // one trains along
-  bool means = false;              // the loss is a mean, not a sum
+  Loss loss = Loss::squares;
+  bool is_scaled = false;  // the losses of the model under test, by a scaler
+  bool averages = false;   // an exponential average of the parameters is kept
+  bool has_input_gradients = false;
+  bool starts_with_state = false;  // init_optimizer_state
+  std::optional<Written> stale;    // a model whose backward fails, after the training
   int value_seed = 1;
   std::vector<Step> steps;
 };

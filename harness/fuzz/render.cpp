@@ -36,6 +36,16 @@ const std::map<std::string, Json>& definitions() {
   return all;
 }
 
+Json definition_of(const Written& model) {
+  const std::string linear = str("Linear(", model.dim, ", ", model.dim, ")");
+  Json definition = {{"children", {{"inner", linear}}}};
+  if (model.has_parameter) definition["parameters"] = {{"scale", str("1 + rand(", model.dim, ")")}};
+  Json statements;
+  for (const auto& [name, text] : model.statements) statements[name] = text;
+  definition["methods"] = {{"forward(x)", statements}};
+  return definition;
+}
+
 Json paths(const std::string& model, const std::vector<std::string>& below) {
   Json list = Json::array();
   for (const std::string& path : below) list.push_back(path_of(model, path));
@@ -148,9 +158,12 @@ void render_test_parallel(const Program& program, const Parallel& parallel, Json
     const char* mesh = parallel.only_tensor_parallel ? "world" : "world.tp";
     steps.push_back({{"tensor_parallel", {{"model", "test"}, {"mesh", mesh}, {"plan", plan}}}});
   }
-  for (const auto& [module, form] : program.checkpoints)
-    steps.push_back(call("activation_checkpoint", "modules", "test." + module,
-                         form == "composable" ? Json::object() : Json{{"form", form}}));
+  for (const auto& [module, form] : program.checkpoints) {
+    Json arguments = Json::object();
+    if (form != "composable") arguments["form"] = form;
+    if (!program.saved.empty()) arguments["save"] = program.saved;
+    steps.push_back(call("activation_checkpoint", "modules", "test." + module, arguments));
+  }
   render_groups(parallel, steps);
   if (parallel.root_is_replicated) render_replicate(program, parallel, "test", {""}, true, steps);
   if (!parallel.replicated.empty()) render_replicate(program, parallel, "test", parallel.replicated, true, steps);
@@ -205,9 +218,11 @@ Json scenario_of(const Program& program, bool for_peer) {
       str("Program ", program.index, " of seed ", program.seed, ": the ranks train as one rank alone.");
   document["ranks"] = {{"world_size", program.world_size}, {"launch", program.launch}};
   if (program.device != "cpu") document["device"] = {program.device};
-  if (!program.model.definitions.empty()) {
+  if (!program.model.definitions.empty() || !program.model.written.empty() || program.stale) {
     Json models;
     for (const std::string& name : program.model.definitions) models[name] = definitions().at(name);
+    for (const Written& model : program.model.written) models[model.name] = definition_of(model);
+    if (program.stale) models[program.stale->name] = definition_of(*program.stale);
     document["models"] = models;
   }
   Json steps = Json::array();

@@ -21,6 +21,11 @@ void render_test_parallel(const Program& program, const Parallel& parallel, Json
 void render_ties(const Program& program, Json& steps);
 void render_optimizer(const Program& program, const std::string& model, bool for_peer, Json& steps);
 void render_move(const Program& program, bool for_peer, Json& steps);
+// The change in one model. `index` is that of the step, in whose hooks `now` equals it.
+void render_change(const Change& change, const std::string& model, bool of_gradient, int index, bool is_flat,
+                   Json& steps);
+void render_averages(const std::string& model, bool is_first, Json& steps);
+void render_restore(Restore restore, bool is_flat, Json& steps);        // the model under test and its optimizer
 void render_steps(const Program& program, bool for_peer, Json& steps);  // of the training
 
 // The most bytes of unsharded parameters that the model under test may hold after its forward, as an expression;

@@ -16,10 +16,8 @@ bool is_used(const Model& model, const std::string& path) {
 }
 
 bool runs_once(const Model& model, const std::string& path) {
-  const std::string parent = path.substr(0, path.rfind('.'));
-  return is_used(model, path) && std::none_of(model.units.begin(), model.units.end(), [&](const Unit& unit) {
-           return unit.path == parent && unit.path != path && unit.type == "Twice";
-         });
+  return is_used(model, path) && std::none_of(model.units.begin(), model.units.end(),
+                                              [&](const Unit& unit) { return unit.runs_again && unit.path == path; });
 }
 
 // The root stays regardless of the argument. `2` keeps the shards of a smaller mesh.

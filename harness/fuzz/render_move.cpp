@@ -19,9 +19,13 @@ void render_move(const Program& program, bool for_peer, Json& steps) {
   }
   render_mesh(move.parallel, steps);
   put("seed", str(program.value_seed, " + 1 + rank"));
-  steps.push_back({{"model", program.model.build}, {"as", "test"}});
+  if (move.is_deferred)
+    steps.push_back({{"model", {{"build", program.model.build}, {"device", "meta"}}}, {"as", "test"}});
+  else
+    steps.push_back({{"model", program.model.build}, {"as", "test"}});
   render_ties(program, steps);
   render_test_parallel(program, move.parallel, steps);
+  if (move.is_deferred) put("to_empty", "test");
   render_optimizer(program, "test", for_peer, steps);
   if (move.through_disk) {
     put("load_checkpoint", saved);

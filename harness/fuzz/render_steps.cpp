@@ -1,19 +1,18 @@
 // The training itself: microbatches, checks, optimizer steps.
+#include <algorithm>
+
 #include "engine/core/error.hpp"
 #include "harness/fuzz/render.hpp"
-#include "harness/fuzz/render_internal.hpp"
+#include "harness/fuzz/render_checks.hpp"
 
 namespace lockstep::fuzz {
 
 namespace {
 
-class Steps {
+class Steps : private Checks {
  public:
-  Steps(const Program& program, bool for_peer, Json& steps)
-      : for_peer_(for_peer), program_(program), parallel_(&program.parallel), steps_(steps) {
-    exact_ = promises_bits(program);
+  Steps(const Program& program, bool for_peer, Json& steps) : Checks(program, for_peer, steps) {
     has_frozen_ = !program.frozen.empty();
-    me_ = parallel_->only_tensor_parallel ? "0" : parallel_->names == "[dp, tp]" ? "world.dp.rank" : "rank";
   }
 
   // The inputs of all steps are drawn first: a draw waits for the device, and would hide a missing wait.
@@ -24,10 +23,28 @@ class Steps {
       const Step& step = program_.steps[i];
       std::string input = program_.model.input;
       input.replace(input.find("rows"), 4, std::to_string(step.rows));
+      if (program_.has_input_gradients) input = str("requires_grad(", input, ")");
       inputs[str("x_", i)] = str("[[", input, " for k in range(", step.microbatches.size(), ")] for r in range(",
                                  parallel_->data_ranks, ")]");
     }
     put("let", inputs);
+    for (const std::string& model : models_of(program_)) {
+      if (program_.starts_with_state) put("init_optimizer_state", model + "_optimizer");
+      if (program_.averages) render_averages(model, true, steps_);
+    }
+    if (program_.is_scaled) put("grad_scaler", {{"init_scale", 1024}, {"growth_interval", 1}}, "scaler");
+  }
+
+  void finish() {
+    if (program_.stale) {
+      steps_.push_back({{"model", program_.stale->name + "()"}, {"as", "stale"}});
+      put("forward", {{"lost", "sum(stale(randn(3, 4)))"}});
+      steps_.push_back({{"backward", "lost"}, {"raises", "was changed in place"}});
+    }
+    if (!program_.averages) return;
+    for (const std::string& model : models_of(program_))
+      if (model != "alone") compare("average_of_" + model, "average_of_alone");
+    if (for_peer_) put("record", {{"averages", "average_of_alone"}});
   }
 
   void add(const Step& step, int index) {
@@ -35,45 +52,35 @@ class Steps {
     if (program_.move && program_.move->before_step == static_cast<std::size_t>(index)) move();
     before(step);
     for (std::size_t k = 0; k < step.microbatches.size(); ++k) run("test", "loss", step, k, index);
+    keep_input_gradients("loss", step);
     if (program_.beside_replicated) {
       for (std::size_t k = 0; k < step.microbatches.size(); ++k) run("replicated", "other", step, k, index);
+      keep_input_gradients("other", step);
     }
     add_alone(step, index);
+    if (program_.is_scaled) put("unscale", {{"optimizer", "test_optimizer"}, {"scaler", "scaler"}});
     compare_losses(step);
-    compare_models();
+    compare_input_gradients(step, index);
+    if (!step.overflows) compare_models();
     if (for_peer_) record(index, {{"losses", "[[item(loss) for loss in own] for own in losses]"}});
+    change(step.of_gradients, true, index);
     clip(step);
     if (for_peer_) record(index, {{"gradients", "[p.grad for p in parameters(alone) if p.grad != none]"}});
     if (step.evaluates_late) evaluate();
-    for (const std::string& model : models_of(program_)) {
-      if (!step.lr.empty()) put("set_lr", {{"optimizer", model + "_optimizer"}, {"to", step.lr}});
-      put("step", model + "_optimizer");
-    }
-    // After an evaluation the slots of the root show the values that it gathered, until the next forward.
-    if (!step.evaluates_late || parallel_->groups.empty()) compare_models();
-    if (for_peer_) record(index, {{"parameters", "[detach(p) for p in parameters(alone)]"}});
-    compare_states();
+    update(step, index);
     clear(step);
+    if (step.overflows && shows_shards(step)) compare_models();
+    if (step.restore == Restore::none) return;
+    render_restore(step.restore, parallel_->api == Api::flat_shard, steps_);
+    compare_models();
+    compare_states();
   }
 
+ private:
  private:
   void put(const std::string& verb, const Json& arguments) { steps_.push_back({{verb, arguments}}); }
   void put(const std::string& verb, const Json& arguments, const std::string& as) {
     steps_.push_back({{verb, arguments}, {"as", as}});
-  }
-
-  void record(int index, const Json& values) {
-    Json named;
-    for (const auto& [name, value] : values.items()) named[str(name, "_", index)] = value;
-    put("record", named);
-  }
-
-  // Microbatch k of this rank.
-  std::string own(std::size_t k) const { return str(x_, "[", me_, "][", k, "]"); }
-
-  void evaluate() {
-    put("let", {{"seen", str("test(", own(0), ")")}, {"wanted", str("alone(", own(0), ")")}});
-    if (parallel_->param.empty()) compare("seen", "wanted");
   }
 
   void move() {
@@ -101,9 +108,66 @@ class Steps {
     }
   }
 
-  std::string loss_of(const std::string& output) const {
-    return program_.means ? str("mean(", output, " * ", output, ")")
-                          : str("sum((", output, " - 1) * (", output, " - 1))");
+  std::string loss_of(const std::string& y) const {
+    switch (program_.loss) {
+      case Loss::mean:
+        return str("mean(", y, " * ", y, ")");
+      case Loss::entropy:  // of the first class
+        return str("cross_entropy(", y, ", argmax(detach(", y, ") * 0, -1))");
+      case Loss::distance:
+        return str("mse_loss(", y, ", detach(", y, ") * 0 + 0.5)");
+      case Loss::changed:
+        return str("sum(sub_(", y, ", 1) * ", y, ")");
+      default:
+        return str("sum((", y, " - 1) * (", y, " - 1))");
+    }
+  }
+
+  void change(const std::vector<Change>& changes, bool of_gradients, int index) {
+    for (const Change& each : changes)
+      for (const std::string& model : models_of(program_))
+        render_change(each, model, of_gradients, index, model == "test" && parallel_->api == Api::flat_shard, steps_);
+  }
+
+  // After an evaluation the slots of the root show the values that it gathered, until the next forward.
+  bool shows_shards(const Step& step) const { return !step.evaluates_late || parallel_->groups.empty(); }
+
+  // Hooks come before the step in which they change something.
+  void update(const Step& step, int index) {
+    std::vector<Change> in_hooks, directly;
+    for (const Change& each : step.of_parameters) (each.in_hook ? in_hooks : directly).push_back(each);
+    change(in_hooks, false, index);
+    if (has_hooks()) put("let", {{"now", index}});
+    for (const std::string& model : models_of(program_)) {
+      if (!step.lr.empty()) put("set_lr", {{"optimizer", model + "_optimizer"}, {"to", step.lr}});
+      if (model == "test" && program_.is_scaled) {
+        put("step", {{"optimizer", "test_optimizer"}, {"scaler", "scaler"}}, "is_done");
+        put("expect", step.overflows ? "is_done == false" : "is_done");
+        put("update_scale", "scaler");
+      } else if (!step.overflows) {
+        put("step", model + "_optimizer");
+      }
+    }
+    if (step.waits_for_event) {
+      put("record_event", "compute", "updated");
+      put("set_post_optim_event", {{"module", "test"}, {"event", "updated"}});
+    }
+    change(directly, false, index);
+    if (shows_shards(step) && !step.overflows) compare_models();
+    if (for_peer_) record(index, {{"parameters", "[detach(p) for p in parameters(alone)]"}});
+    compare_states();
+    if (!program_.averages || !shows_shards(step)) return;
+    for (const std::string& model : models_of(program_)) render_averages(model, false, steps_);
+  }
+
+  // A hook stays, and `now` says whether it is the one of this step.
+  bool has_hooks() const {
+    const auto are_in_hooks = [](const std::vector<Change>& changes) {
+      return std::any_of(changes.begin(), changes.end(), [](const Change& change) { return change.in_hook; });
+    };
+    return std::any_of(program_.steps.begin(), program_.steps.end(), [&](const Step& step) {
+      return are_in_hooks(step.of_gradients) || are_in_hooks(step.of_parameters);
+    });
   }
 
   void run(const std::string& model, const std::string& loss, const Step& step, std::size_t k, int index) {
@@ -111,16 +175,25 @@ class Steps {
     set_flags(model, microbatch);
     if (program_.model.draws) put("seed", str(seed_of(index, k), " + ", me_));
     const std::string name = str(loss, "_", k);
-    put("forward", {{"y", str(model, "(", own(k), ")")}, {name, loss_of("y")}});
+    Json values = {{"y", str(model, "(", own(k), ")")}, {name, loss_of("y")}};
+    const bool is_scaled = program_.is_scaled && model == "test";
+    const bool overflows = step.overflows && k + 1 == step.microbatches.size();
+    if (is_scaled) values["scaled"] = str(name, " * scaler.scale", overflows ? infinity() : "");
+    put("forward", values);
     if (model == "test") expect_resharded(step);
     if (model == "test" && !microbatch.resharded_between.empty())
       put("reshard", path_of("test", microbatch.resharded_between));
-    put("backward", name);
+    if (microbatch.gives_gradient)
+      put("backward", {{"loss", "y"}, {"gradient", "(y - 1) * 2"}});
+    else
+      put("backward", is_scaled ? "scaled" : name);
   }
 
-  void expect_resharded(const Step& step) {
-    const std::string most = gathered_after_forward(program_, *parallel_, step);
-    if (!most.empty()) put("expect", str("memory(['gathered']) <= ", most));
+  // A summand that makes the gradient of one output infinite, on the last rank with inputs of its own.
+  std::string infinity() const {
+    const std::string factor =
+        parallel_->data_ranks == 1 ? "inf" : str("(inf if ", me_, " == ", parallel_->data_ranks - 1, " else 0)");
+    return " + sum(narrow(y, -1, 0, 1)) * " + factor;
   }
 
   std::int64_t seed_of(int index, std::size_t k) const {
@@ -160,82 +233,14 @@ class Steps {
       round.clear();
     }
     if (step.microbatches.size() > 1) with["rounds"] = str("[", rounds, "]");
-    if (program_.means) with["loss_kind"] = "mean";
+    constexpr const char* kinds[] = {"squares", "mean", "entropy", "distance", "changed"};
+    if (program_.loss != Loss::squares) with["loss_kind"] = kinds[static_cast<int>(program_.loss)];
     if (parallel_->neighbours > 0) with["shards"] = parallel_->neighbours;
     if (program_.model.draws) with["seeds"] = str("[", seeds, "]");
     if (!parallel_->param.empty()) with["computes_in"] = parallel_->param;
     if (!parallel_->reduce.empty() || !parallel_->param.empty())
       with["reduces_in"] = parallel_->reduce.empty() ? parallel_->param : parallel_->reduce;
     steps_.push_back({{"use", "alone_on_one_rank"}, {"with", with}, {"as", {{"losses", "losses"}}}});
-  }
-
-  // The allowance where the bits are not promised: float32 rounded in another order. A norm of nearly equal values
-  // multiplies the rounding by up to 1 / sqrt(eps), about 300.
-  Json allowance(const std::string& actual, const std::string& expected) const {
-    Json arguments = {{"actual", actual}, {"expected", expected}};
-    if (exact_) {
-      arguments["bits"] = true;
-    } else {
-      arguments["rtol"] = "1e-3";
-      arguments["of_largest"] = parallel_->api == Api::tensor_parallel ? "1e-3" : "1e-4";
-    }
-    return arguments;
-  }
-
-  void compare(const std::string& actual, const std::string& expected) {
-    put("expect_equal", allowance(actual, expected));
-  }
-
-  void compare_losses(const Step& step) {
-    for (const char* loss : {"loss", "other"}) {
-      if (loss[0] == 'o' && !program_.beside_replicated) continue;
-      std::string list;
-      for (std::size_t k = 0; k < step.microbatches.size(); ++k)
-        list += str(list.empty() ? "" : ", ", "detach(", loss, "_", k, ")");
-      compare(str("[", list, "]"), str("losses[", me_, "]"));
-    }
-  }
-
-  void compare_models() {
-    if (parallel_->api == Api::flat_shard) {
-      Json inner = Json::array();
-      Json outer = std::exchange(steps_, Json::array());
-      compare_test();
-      inner = std::exchange(steps_, std::move(outer));
-      steps_.push_back({{"summon_full_parameters", {{"model", "test"}, {"gradients", true}, {"writeback", false}}},
-                        {"steps", inner}});
-    } else {
-      compare_test();
-    }
-    if (program_.beside_replicated) compare_plainly("replicated");
-    if (program_.beside_replicated && promises_buffers(program_)) compare("buffers(test)", "buffers(replicated)");
-  }
-
-  // With offload the shards are on the host.
-  void compare_test() {
-    if (!is_on_host()) return compare_plainly("test");
-    compare("[detach(p) for p in parameters(test)]", "[to(detach(p), 'cpu') for p in parameters(alone)]");
-    compare("[p.grad for p in parameters(test) if p.grad != none]",
-            "[to(p.grad, 'cpu') for p in parameters(alone) if p.grad != none]");
-  }
-
-  // The rank alone has seen the batches of all ranks, so its running statistics are others.
-  void compare_plainly(const std::string& model) {
-    if (!program_.model.has_buffers) return compare(model, "alone");
-    compare(str("[detach(p) for p in parameters(", model, ")]"), "[detach(p) for p in parameters(alone)]");
-    compare(str("[p.grad for p in parameters(", model, ") if p.grad != none]"),
-            "[p.grad for p in parameters(alone) if p.grad != none]");
-  }
-
-  bool is_on_host() const { return !parallel_->offload.empty() && program_.device != "cpu"; }
-
-  void compare_states() {
-    const bool has_state = program_.optimizer.type != "SGD" || !program_.optimizer.momentum.empty();
-    if (!has_state || parallel_->api == Api::flat_shard || !program_.optimizer.own_group.empty()) return;
-    if (is_on_host())
-      compare("tensors(test_optimizer)", "[to(t, 'cpu') for t in tensors(alone_optimizer)]");
-    else
-      compare("tensors(test_optimizer)", "tensors(alone_optimizer)");
   }
 
   void clip(const Step& step) {
@@ -261,12 +266,7 @@ class Steps {
     if (!may_stay) put("expect", "memory(['gathered']) == 0");
   }
 
-  const bool for_peer_;
-  const Program& program_;
-  const Parallel* parallel_;  // of the model under test
-  Json& steps_;
-  bool exact_ = true, has_frozen_ = false;
-  std::string me_, x_;  // the index of this rank's inputs, and the inputs of the step
+  bool has_frozen_ = false;
   Microbatch test_flags_, other_flags_;
 };
 
@@ -276,6 +276,7 @@ void render_steps(const Program& program, bool for_peer, Json& steps) {
   Steps all(program, for_peer, steps);
   all.draw_all();
   for (std::size_t i = 0; i < program.steps.size(); ++i) all.add(program.steps[i], static_cast<int>(i));
+  all.finish();
 }
 
 }  // namespace lockstep::fuzz

@@ -57,8 +57,7 @@ std::string flow(const Json& value) {
 void write_map(const Json& map, const std::string& indent, bool continues_line, std::string& out);
 
 void write_entry(const std::string& key, const Json& value, const std::string& indent, std::string& out) {
-  const bool has_steps = key == "steps" || key == "models" ||
-                         (value.is_object() && value.contains("forward") && value.contains("arguments"));
+  const bool has_steps = key == "steps" || key == "models" || (value.is_object() && value.contains("children"));
   const std::string line = str(key, ": ", flow(value));
   if (!has_steps && (!value.is_structured() || value.empty() || indent.size() + line.size() <= columns)) {
     out += line + "\n";

@@ -102,12 +102,30 @@ void Pool::State::start_child(RunningCase& test_case, std::vector<int> ranks, co
   test_case.children.push_back(std::move(child));
 }
 
+namespace {
+
+// A rank whose case ran out of time before its process was started.
+void leave_out(RunningCase& test_case, int rank) {
+  verdict::RankOutcome& outcome = test_case.outcomes[static_cast<std::size_t>(rank)];
+  outcome.rank = rank;
+  outcome.status = verdict::RankStatus::hung;
+  outcome.detail =
+      str("the case ran out of its ", seconds_text(test_case.options.timeout_seconds), " before this rank was started");
+  outcome.end_time_ns = comm::now_ns();
+  comm::announce_death(*test_case.world, rank, outcome.detail);
+}
+
+}  // namespace
+
 void Pool::State::fork_children(RunningCase& test_case, const RankFunction& function) {
   std::fflush(nullptr);  // otherwise each child would write the buffered output again
   std::vector<int> all;
   for (int rank = 0; rank < test_case.options.world_size; ++rank) {
     if (!test_case.is_local(rank)) continue;
-    if (test_case.options.launch == Launch::process)
+    if (test_case.options.launch == Launch::process && !test_case.children.empty() &&
+        comm::now_ns() >= test_case.deadline_ns)
+      leave_out(test_case, rank);
+    else if (test_case.options.launch == Launch::process)
       start_child(test_case, {rank}, function);
     else
       all.push_back(rank);

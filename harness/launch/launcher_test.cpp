@@ -136,6 +136,22 @@ TEST_P(EachLaunch, KillsHungRanksAndReportsTheirSteps) {
   EXPECT_FALSE(has_children());
 }
 
+TEST(Launcher, StartsNoMoreRanksAfterTheTimeOut) {
+  LaunchOptions options = options_for(40, Launch::process);
+  options.timeout_seconds = 1e-6;
+  const LaunchResult result = launch(options, [](int rank) {
+    for (;;) pause();
+    return fine(rank);
+  });
+  for (const RankOutcome& outcome : result.outcomes) {
+    EXPECT_EQ(outcome.status, RankStatus::hung) << outcome.rank;
+    if (outcome.rank > 0) {
+      EXPECT_EQ(outcome.detail, "the case ran out of its 1e-06 s before this rank was started") << outcome.rank;
+    }
+  }
+  EXPECT_FALSE(has_children());
+}
+
 TEST(Launcher, NamesTheSignalOfACrashAndFreesThePeers) {
   const LaunchResult result = launch(options_for(3, Launch::process), [](int rank) {
     comm::record_location("forward", "b.yaml", 12, 5);

@@ -21,6 +21,7 @@ struct TensorFacts {
   DType dtype = DType::float32;
   bool requires_grad = false;
   std::uint64_t version = 0;  // increases when the values change
+  int device = 0;             // equal for tensors on one device
 };
 
 struct NamedTensor {

@@ -65,7 +65,7 @@ void ReplicatePlan::synchronize_parameters() {
 std::vector<ReplicatePlan::Member> ReplicatePlan::find_trained() const {
   std::vector<Member> now;
   for (const auto& [slot, id] : find_covered_().parameters)
-    if (facts_.tensor(id).requires_grad) now.push_back({slot, id, facts_.tensor(id).dtype});
+    if (facts_.tensor(id).requires_grad) now.push_back({slot, id, facts_.tensor(id).dtype, facts_.tensor(id).device});
   return now;
 }
 
@@ -85,8 +85,8 @@ void ReplicatePlan::reset_buckets() {
   for (std::size_t i = 0; i < members_.size(); ++i) index_of_.emplace(members_[i].id, i);
 }
 
-// Resets the buckets after parameters were frozen, unfrozen, replaced in their slots or cast. Rebuilds them once after
-// the first backward that gave the gradient order.
+// Resets the buckets after parameters were frozen, unfrozen, replaced in their slots, cast or moved. Rebuilds them once
+// after the first backward that gave the gradient order.
 void ReplicatePlan::update_buckets(bool recording) {
   std::vector<Member> now = find_trained();
   const bool other_slots = !std::equal(now.begin(), now.end(), members_.begin(), members_.end(),

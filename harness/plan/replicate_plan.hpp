@@ -73,6 +73,7 @@ class ReplicatePlan {
     Slot slot;
     TensorId id = 0;
     DType dtype = DType::float32;
+    int device = 0;
     friend bool operator==(const Member&, const Member&) = default;
   };
   void synchronize_parameters();

@@ -159,5 +159,21 @@ TEST(ReplicatePlan, ACastResetsTheBuckets) {
   EXPECT_EQ(replicated.planner.collectives().back().bytes, 3 * 20 * 8);
 }
 
+TEST(ReplicatePlan, AMoveResetsTheBuckets) {
+  ReplicatedChain replicated(over({{"dp", 2}}));
+  const auto num_broadcasts = [&replicated] {
+    const auto& all = replicated.planner.collectives();
+    return std::count_if(all.begin(), all.end(), [](const auto& one) { return one.operation == "broadcast"; });
+  };
+  replicated.step();
+  const auto at_first = num_broadcasts();
+  for (auto& [id, tensor] : replicated.model.facts().tensors) tensor.device = 1;
+  replicated.model.update();
+  replicated.step();
+  EXPECT_EQ(num_broadcasts(), at_first);
+  replicated.step();
+  EXPECT_EQ(num_broadcasts(), at_first + 2);
+}
+
 }  // namespace
 }  // namespace lockstep::plan

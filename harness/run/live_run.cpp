@@ -258,7 +258,9 @@ void LiveRun::end_by_kill() {
     device::current_stream(interpreter_.session().device).synchronize();
     write_trace_bits();
     write_timeline();
-    checks_.judge(outcome_.evidence, [this](const Site& site, std::string message) { fail(site, std::move(message)); });
+    const Fail fail_check = [this](const Site& site, std::string message) { fail(site, std::move(message)); };
+    checks_.judge(outcome_.evidence, fail_check);
+    launch_checks_.judge(outcome_.evidence, fail_check);
   } catch (const std::exception& error) {
     fail_from(error);
   }

@@ -15,6 +15,7 @@
 
 #include "harness/run/case_runner.hpp"
 #include "harness/run/checks/checks.hpp"
+#include "harness/run/checks/launches.hpp"
 #include "harness/run/interpreter.hpp"
 #include "harness/run/observe/timeline.hpp"
 #include "harness/run/observe/trace_bits.hpp"
@@ -48,6 +49,7 @@ class LiveRun final : public StepRunner {
 
   // ---- for verbs ----
   Checks& checks() { return checks_; }
+  LaunchChecks& launch_checks() { return launch_checks_; }
   verdict::Evidence& evidence() { return outcome_.evidence; }
   RankBudget& budget() { return *budget_; }
   ControlDigest& control() { return control_; }
@@ -86,6 +88,7 @@ class LiveRun final : public StepRunner {
   const CaseSpec& spec_;
   verdict::RankOutcome outcome_;
   Checks checks_;
+  LaunchChecks launch_checks_;
   std::unordered_set<std::string> reached_checks_;
   std::map<const nn::Module*, std::shared_ptr<std::vector<std::function<void()>>>> before_all_reduce_;
   LogRanges expected_to_fail_;             // log entries of steps that had to raise

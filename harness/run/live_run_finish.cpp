@@ -25,6 +25,7 @@ void LiveRun::finish() {
   }
   judge_transport();
   checks_.judge(outcome_.evidence, fail_check);
+  launch_checks_.judge(outcome_.evidence, fail_check);
   judge_across(fail_check);
   judge_order();
   judge_plan();

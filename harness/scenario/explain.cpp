@@ -177,13 +177,15 @@ class Explainer {
         return str("the collectives of `", given(step, "during"), "`", phase.empty() ? "" : str(" in ", phase),
                    " are not ", expected);
       }
+      case Verb::expect_launches:
       case Verb::expect_events: {
         std::string expected;
-        for (std::string_view argument : {"exactly", "in_order", "never"}) {
+        for (std::string_view argument : {"exactly", "in_order", "never", "ordered", "concurrent"}) {
           if (!given(step, argument).empty())
             expected += str(expected.empty() ? "" : ", ", argument, " ", given(step, argument));
         }
-        return str("the events of `", given(step, "during"), "` are not ", expected);
+        return str("the ", step.verb == Verb::expect_events ? "events" : "launches", " of `", given(step, "during"),
+                   "` are not ", expected);
       }
       default:
         return {};

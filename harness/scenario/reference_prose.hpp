@@ -82,7 +82,7 @@ In addition: `(x)`, `[x, y]`, `{'key': x}`, `[f(x) for x in xs if c]`, `{k: v fo
 - `f(...)` calls the module that is bound to the name `f` if there is one, otherwise the function `f`.
 - Each rank evaluates an expression when its step runs, from left to right. Random functions draw from that rank's
   generator.
-- `skip`, `expect_failure` and the `world_size` of a stage are evaluated before launch. They can use parameters, matrix
+- `skip`, `expect_failure`, `evidence` and the `world_size` of a stage are evaluated before launch. They can use parameters, matrix
   names, `world_size`, `launch`, `device`, and the functions on plain values.
 
 ### Predefined names
@@ -245,6 +245,11 @@ The type of `a + b`, `a - b`, `a * b`, `a / b` and `where` is that of PyTorch. C
   is an error beside an int32 tensor.
 - `/` makes float32 of integers and bool. `**` keeps integers for an integer exponent that is not negative, and makes
   float32 of them for any other.
+- float16 and bfloat16 are computed in float32 and rounded once. A number is rounded to the type of the tensor first,
+  except in `x * number` and `x / number`. So is a tensor with one element and another type, except in `x * scalar` and
+  `x / scalar`.
+- `number / x` is 1 / x, rounded, times the number. `x ** -2` is 1 / (x * x), and bfloat16 rounds x * x in it and in
+  `x ** 3`.
 )page";
 
 inline constexpr std::string_view routines_section = R"page(
@@ -263,6 +268,8 @@ These change their first argument and return it, as PyTorch's functions of these
 - `backward` fails if it needs a tensor that was changed. The error names the lines of both steps.
 - x keeps its type. An integer or bool x takes no floating value, a bool x no integer. An expanded x takes `fill_` and
   `zero_` only.
+- A value that shares some elements with x, but is not x itself, is refused if both fill their memory without gaps, as in
+  PyTorch. Otherwise the value is that from before the operation.
 - A sharded x keeps its layout. A sharded value has the same one, or broadcasts to it without communication.
 )page";
 

@@ -67,6 +67,11 @@ void Reader::check_rules(const Step& step, const VerbSpec& spec) {
         error(step.place, "`expect_events` needs `exactly`, `in_order` or `never`");
       }
       break;
+    case Verb::expect_launches:
+      if (num_given(step, spec, {"exactly", "in_order", "never", "ordered", "concurrent"}) == 0) {
+        error(step.place, "`expect_launches` needs `exactly`, `in_order`, `never`, `ordered` or `concurrent`");
+      }
+      break;
     case Verb::expect_collectives:
       if (num_given(step, spec, {"exactly", "total", "bytes"}) == 0) {
         error(step.place, "`expect_collectives` needs `exactly`, `total` or `bytes`");

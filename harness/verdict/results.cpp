@@ -82,12 +82,6 @@ Evidence Evidence::with_conditions_among_comparisons() const {
   return all;
 }
 
-std::map<std::string, int> count_statuses(const std::vector<CaseResult>& results) {
-  std::map<std::string, int> counts;
-  for (const CaseResult& result : results) ++counts[std::string(name_of(result.status))];
-  return counts;
-}
-
 int exit_code_of(const std::vector<CaseResult>& results) {
   bool executed = false;
   bool unsupported = false;

@@ -162,9 +162,6 @@ struct Summary {
   PlanningCost planning{};                        // of all cases
 };
 
-// The number of cases of each status, by its name, without statuses that did not occur.
-std::map<std::string, int> count_statuses(const std::vector<CaseResult>& results);
-
 // Exit code of a finished run: 0 all as expected, 1 an unexpected result, 4 nothing executed, 77 nothing executed and
 // at least one UNSUPPORTED.
 int exit_code_of(const std::vector<CaseResult>& results);

@@ -47,11 +47,6 @@ TEST(ExitCode, FollowsTheVerdicts) {
   EXPECT_EQ(exit_code_of(with({Status::UNSUPPORTED, Status::SKIP})), 77);
 }
 
-TEST(CountStatuses, LeavesOutStatusesThatDidNotOccur) {
-  const auto counts = count_statuses(with({Status::PASS, Status::FAIL, Status::PASS}));
-  EXPECT_EQ(counts, (std::map<std::string, int>{{"FAIL", 1}, {"PASS", 2}}));
-}
-
 TEST(Evidence, AddsUpAndKeepsTheLoosest) {
   Evidence a{2, 1, 30, 1, 1, 0.5, {1e-6, 1e-3, 0}, 4, 1, 0, 20, 3};
   const Evidence b{1, 0, 10, 0, 0, 0.25, {1e-5, 1e-4, 1e-2}, 1, 0, 3, 22, 4};

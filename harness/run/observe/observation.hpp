@@ -26,11 +26,17 @@ struct PlannedWindow {
   bool is_complete = true;  // no step in it has `raises`: the collectives of such a step are not planned
 };
 
+// The launches of a window: their places in the trace of the rank (engine/device/trace.hpp).
+struct LaunchRange {
+  std::size_t first = 0, last = 0;  // `last` excluded
+};
+
 struct Observation {
   std::vector<comm::LogEntry> collectives;
   std::vector<parallel::ParallelEvent> events;
   bool has_all_events = true;                        // false: the rank kept no more of them (parallel::most_events)
   std::map<std::string, std::int64_t> computations;  // by operation (engine/autograd/watch.hpp)
+  std::optional<LaunchRange> launches{};             // of a window that records them
   std::int64_t peak_bytes = 0;
   double seconds = 0.0;
   std::optional<PlannedWindow> planned{};  // in a dry run, instead of the members above

@@ -82,6 +82,7 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
     case Verb::expect_across:
     case Verb::expect_collectives:
     case Verb::expect_events:
+    case Verb::expect_launches:
       return {&DryRun::leave_out, OnError::is_left_out};
 
     // Performed by a function of the dry run.

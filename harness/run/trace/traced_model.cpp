@@ -4,6 +4,15 @@
 
 namespace lockstep::run {
 
+namespace {
+
+int number_of(device::Device device) {
+  constexpr int most_indices = 1 << 16;
+  return static_cast<int>(device.kind) * most_indices + device.index;
+}
+
+}  // namespace
+
 plan::ModuleId TracedModel::id_of(const nn::ModulePtr& module) {
   const auto [at, added] = module_ids_.emplace(module.get(), static_cast<int>(modules_.size()));
   if (added) modules_.push_back(module);
@@ -41,7 +50,8 @@ plan::Facts TracedModel::facts_of(const nn::ModulePtr& root) {
       // A group shards the local shard of a parameter that is sharded already. Its sizes stay those of that shard.
       const Dims sizes = planner_.shards().owns(id) ? planner_.facts().tensor(id).sizes : tensor.sizes();
       list.push_back({name, id});
-      facts.tensors[id] = {sizes, tensor.dtype(), requires_grad(tensor), tensor.storage()->version()};
+      facts.tensors[id] = {sizes, tensor.dtype(), requires_grad(tensor), tensor.storage()->version(),
+                           number_of(tensor.device())};
     };
     for (const nn::ParameterSlot& slot : entry.module->parameters) add(module.parameters, slot.name, slot.trained());
     for (const nn::BufferSlot& slot : entry.module->buffers) add(module.buffers, slot.name, slot.tensor);

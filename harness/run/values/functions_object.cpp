@@ -1,4 +1,5 @@
 // Functions of modules, optimizers, memory and observations.
+#include "engine/device/allocations.hpp"
 #include "engine/device/device.hpp"
 #include "engine/parallel/flat_state_dict.hpp"
 #include "harness/run/observe/observation.hpp"
@@ -96,6 +97,11 @@ Value memory(const CallArguments& call) {
   for (const Value& purpose : list)
     bytes += stats.current[static_cast<std::size_t>(device::purpose_from_name(purpose.as_text("a purpose")))];
   return Value(bytes);
+}
+
+Value reserved_memory(const CallArguments& call) {
+  if (call.scope.session().is_dry_run) throw UnknownBeforeRun("reserved_memory()");
+  return Value(device::reserved_bytes(device::device_from_name(call.at(0, "device").as_text("device"))));
 }
 
 Value counts(const CallArguments& call) {

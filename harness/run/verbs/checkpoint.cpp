@@ -29,6 +29,8 @@ Value activation_checkpoint(StepCall& call) {
   const std::string form = call.text("form");
   options.form = form == "wrapper" ? parallel::CheckpointForm::wrapper : parallel::CheckpointForm::composable;
   options.preserve_random_state = call.boolean("preserve_random_state");
+  const bool compares = call.text("determinism_check") == "default";
+  options.determinism = compares ? DeterminismCheck::metadata : DeterminismCheck::none;
   for (const std::string& text : call.words("save")) options.save.push_back(saved_operation(text));
   for (const ModuleMatch& found : call.modules("modules")) {
     options.name = found.path;

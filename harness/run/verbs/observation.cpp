@@ -92,12 +92,15 @@ Value observe(StepCall& call) {
   const device::MemoryWindow window(mask);
   const std::int64_t allocations = device::num_allocations(mask), work = call.live().num_working_steps();
   const std::size_t first = comm::log().size(), first_event = parallel::events().size();
+  const bool records_launches = call.boolean("launches");
+  const std::size_t first_launch = records_launches ? call.live().launch_checks().num_traced() : 0;
   const ComputationCount computations;
   const auto start = std::chrono::steady_clock::now();
   call.in.run_steps(call.step.steps, call.scope);
   auto seen = std::make_shared<Observation>();
   seen->seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   seen->computations = computations.counts();
+  if (records_launches) seen->launches = LaunchRange{first_launch, call.live().launch_checks().num_traced()};
   seen->peak_bytes = window.peak_bytes();
   seen->allocated = device::num_allocations(mask) > allocations;
   seen->worked = call.live().num_working_steps() > work;
