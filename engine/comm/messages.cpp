@@ -171,6 +171,20 @@ std::string mismatch_text(const IssuedCollective& issued) {
   return text + ". No data was moved";
 }
 
+// The members whose streams have not come to the collective, if others have.
+std::string late_streams_text(const IssuedCollective& issued) {
+  std::vector<int> late;
+  bool moves = false;
+  for (int member = 0; member < issued.group->size; ++member) {
+    const CollectiveState state = issued.record_of(member).state.load(std::memory_order_acquire);
+    moves |= state == CollectiveState::running || state == CollectiveState::done;
+    if (state == CollectiveState::waiting) late.push_back(issued.group->members()[member]);
+  }
+  if (!moves || late.empty()) return "";
+  return str(late.size() == 1 ? " The stream of " : " The streams of ", named_ranks_text(late),
+             late.size() == 1 ? " has" : " have", " not come to it.");
+}
+
 std::string deadline_text(const IssuedCollective& issued, WaitReason reason, std::int64_t deadline_ns) {
   const WorldControl& world = *issued.rank->world;
   std::vector<int> missing;
@@ -195,7 +209,8 @@ std::string deadline_text(const IssuedCollective& issued, WaitReason reason, std
                " collectives of this group are in progress, and some rank did not finish the oldest", in,
                ". Called last: ", last.list(" "));
   if (missing.empty())
-    return str(head(issued), ": all arrived, but the data was not moved", in, ": ", waiting.list(" call ", " calls "));
+    return str(head(issued), ": all arrived, but the data was not moved", in, ".", late_streams_text(issued), " Here ",
+               waiting.list(" call ", " calls "));
   return str(head(issued), ": ", named_ranks_text(missing), " did not arrive", in, ". Waiting: ", waiting.list(" in "),
              ". Called last: ", last.list(" "));
 }

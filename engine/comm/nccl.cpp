@@ -196,6 +196,7 @@ class Nccl : public Transport {
     name_refusals(issued, [&] {
       abort_at_failure(issued, issued.execution.stream, [&](NcclGroup& group) {
         const std::int64_t meeting = group.open(issued, issued.execution.stream, 0);
+        group.note_begin();
         const std::size_t moved = issued.fingerprint.count > 0 ? Exchange(issued, group).run() : 0;
         group.wait_for_stream(issued);
         meet_members(issued, meeting);

@@ -50,7 +50,8 @@ NcclGroup::NcclGroup() : nccl_(*nccl::calls()), cuda_(device::cuda::calls()) {}
 
 NcclGroup::~NcclGroup() {
   if (handle_ != nullptr) nccl_.destroy(handle_);
-  if (event_ != nullptr) cuda_.destroy_event(event_);
+  for (device::cuda::EventHandle event : {begin_, event_})
+    if (event != nullptr) cuda_.destroy_event(event);
 }
 
 std::int64_t NcclGroup::open(IssuedCollective& issued, nccl::StreamHandle stream, std::int64_t meeting) {
@@ -67,7 +68,8 @@ std::int64_t NcclGroup::open(IssuedCollective& issued, nccl::StreamHandle stream
   std::memcpy(id.bytes, slot.nccl_id, sizeof id.bytes);
   meet_members(issued, meeting + 1);
   stream_ = stream;
-  if (event_ == nullptr) event_ = cuda_.create_event(false);
+  for (device::cuda::EventHandle* event : {&begin_, &event_})
+    if (*event == nullptr) *event = cuda_.create_event(false);
   handle_ = nccl_.create(issued.group->size, issued.me, id);
   wait_for_calls(issued);
   return meeting + 2;
@@ -99,12 +101,21 @@ void NcclGroup::wait_for_calls(IssuedCollective& issued) {
   wait_until_done(issued, [&] { return nccl_.poll(handle_); });
 }
 
+void NcclGroup::note_begin() { cuda_.record_event(begin_, stream_); }
+
 void NcclGroup::wait_for_stream(IssuedCollective& issued) {
   cuda_.record_event(event_, stream_);
+  bool moves = false;
   wait_until_done(issued, [&] {
     nccl_.poll(handle_);
-    return cuda_.event_done(event_);
+    if (cuda_.event_done(event_)) return true;
+    if (!moves && cuda_.event_done(begin_)) {
+      moves = true;
+      note_moving(issued);
+    }
+    return false;
   });
+  if (!moves) note_moving(issued);  // peers that wait for others still read it
 }
 
 void NcclGroup::abort() noexcept {

@@ -263,6 +263,42 @@ TEST(Nccl, ACollectiveEndsOnAllMembersBeforeALaterFailure) {
   EXPECT_THAT(failures, ElementsAre("", "out of ideas", "", HasSubstr("Rank 3 waits in all_reduce")));
 }
 
+// All have arrived, and one stream has not come to the collective: the deadline names its rank on all members, the
+// communicators are gone, and other groups go on.
+TEST(Nccl, TheDeadlineNamesTheRankWhoseStreamIsLate) {
+  for (const int late : {0, 2}) {
+    const auto failures = run_on_gpus(
+        3,
+        [late](int rank, RecordingNccl& nccl) {
+          sum_once(1);
+          const Tensor x = tensor_of(std::vector<float>(count, 1), DType::float32, gpu);
+          const Tensor y = tensor_of(std::vector<float>(count, 1), DType::float32, gpu);
+          exchange(world_group(), "", "all have begun");
+          auto& cuda = dynamic_cast<device::cuda::RecordingCalls&>(device::cuda::calls());
+          device::cuda::StreamHandle const stream = device::stream(gpu, device::Role::all_reduce).execution().stream;
+          if (rank == late) cuda.hold(stream);
+          std::string failure;
+          try {
+            all_reduce(world_group(), x, ReduceOp::sum, {.async = true}).synchronize();
+          } catch (const CollectiveError& error) {
+            failure = error.message();
+          }
+          const std::string expected = str("all arrived, but the data was not moved within 0.5 s. The stream of rank ",
+                                           late, " has not come to it.");
+          require(failure.find(expected) != std::string::npos, "it fails otherwise: " + failure);
+          for (int i = 0; i < 1000 && nccl.num_open() > 3; ++i) usleep(1000);
+          require(nccl.num_open() <= 3, "communicators are left");  // those of the first sum, on another stream
+          if (rank == late) cuda.resume(stream);
+          device::clear_failures();
+          if (rank == late) return;
+          all_reduce(group_of(late == 0 ? std::vector<int>{1, 2} : std::vector<int>{0, 1}), y, ReduceOp::sum);
+          for (const float each : values_of<float>(y)) require(each == 2, "a wrong sum");
+        },
+        0.5);
+    EXPECT_THAT(failures, Each("")) << "rank " << late;
+  }
+}
+
 TEST(Nccl, EndsItsWaitsWhenAMemberFailsElsewhere) {
   const auto failures = run_on_gpus(3, [](int rank, RecordingNccl&) {
     sum_once(1);

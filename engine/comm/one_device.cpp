@@ -96,6 +96,7 @@ class OneDevice : public Transport {
     if (total == 0) return;
     device::cuda::Calls& calls = device::cuda::calls();
     calls.synchronize_stream(issued.execution.stream);
+    note_moving(issued);
     meet_members(issued, 0);
     const std::int64_t share = (total + size - 1) / size;
     const std::int64_t begin = std::min(total, share * issued.me), end = std::min(total, begin + share);

@@ -133,9 +133,9 @@ void run_once(IssuedCollective& issued) {
   Stage stage = slot.stage.load(std::memory_order_acquire);
   if (stage == Stage::mismatch) fail_mismatch(issued);
   if (stage == Stage::open) {
-    note_state(issued, CollectiveState::running);
-    schedule::point();
     const Transport& transport = transport_of(slot.transport);
+    if (!transport.traits().device_memory) note_moving(issued);  // others say when their stream has come to it
+    schedule::point();
     if (issued.fingerprint.kind == preparation_kind) {
       transport.prepare(issued);
     } else {
@@ -204,6 +204,8 @@ void wait_until(IssuedCollective& issued, WaitReason reason, std::uint64_t targe
     changes.sleepers.fetch_sub(1, std::memory_order_seq_cst);
   }
 }
+
+void note_moving(IssuedCollective& issued) { note_state(issued, CollectiveState::running); }
 
 void check_usable_still(IssuedCollective& issued, std::int64_t start_ns) {
   check_for_failure(issued, WaitReason::data, 0, start_ns);

@@ -125,6 +125,9 @@ bool is_finished(const IssuedCollective& issued);
 // Throws CollectiveError when the case is aborted or the group poisoned.
 void check_usable(const RankState& rank, const GroupControl& group, const std::string& call);
 
+// The data of this member moves. Transports of device memory call it when the stream has come to the collective.
+void note_moving(IssuedCollective& issued);
+
 // Throws what ends a wait that began at `start_ns`, if anything does: for waits for a device.
 void check_usable_still(IssuedCollective& issued, std::int64_t start_ns);
 

@@ -283,6 +283,7 @@ std::vector<FlatUnit> flat_shard(const ModulePtr& module, const FlatShardOptions
     for (const Unit& unit : units)
       for (const CollectedParameter& parameter : unit.parameters)
         if (!parameter.tensor.is_meta()) device = parameter.tensor.device();
+  mesh.mesh.prepare(device);
   for (const Unit& unit : units) materialize_unit(unit, device);
   if (options.device)
     for (const Unit& unit : units) move_to_device(unit.parameters, unit.modules, *options.device);

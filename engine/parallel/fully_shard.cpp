@@ -138,6 +138,7 @@ void fully_shard(const std::vector<ModulePtr>& modules, const FullyShardOptions&
   if (options.device) move_to_device(collector.parameters(), collector.modules(), device);
 
   // ---- no check fails from here on ----
+  mesh.prepare(device);
   const std::shared_ptr<ShardGroup> group =
       make_group(modules, collector, dims, options,
                  {shard_mesh, reshard, options.offload, options.mixed_precision, device, options.name});

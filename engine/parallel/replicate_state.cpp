@@ -102,6 +102,7 @@ ReplicateState::ReplicateState(const ModulePtr& module, const ReplicateOptions& 
     throw Error(str("replicate: bucket_cap_mb is ", *options.bucket_cap_mb),
                 str("it must be above 0, and at most ", max_bucket_mb));
   owner_ = options.name.empty() ? module->type() : options.name;
+  if (!covered.parameters.empty()) mesh_.prepare(covered.parameters[0].tensor().device());
 }
 
 std::map<std::string, Structure> ReplicateState::settings() const {
@@ -147,6 +148,7 @@ void ReplicateState::start() {
   // Another API may have been applied to children since replicate() was called.
   module->applied.find(replicate_name)->second.parameter_names = names_of(parameters);
   for (const NamedParameter& parameter : parameters) refuse_different_shards(parameter);
+  if (!parameters.empty()) mesh_.prepare(parameters[0].tensor().device());  // the module may have moved
   start_up(mesh_.mesh_group(), parameters, owner_, replicate_name);
   make_reducer(trained_parameters());
 }

@@ -228,6 +228,7 @@ void tensor_parallel(const ModulePtr& model, const DeviceMesh& mesh, const std::
                 "slice the axis to distribute over");
   PlanReader reader(model, mesh, owner);
   const std::vector<Application> applications = reader.read(plan);
+  if (!reader.distributed().empty()) mesh.prepare(reader.distributed().front().full.device());
   agree_on_values(mesh, reader.distributed(), owner);
   for (Distributed& parameter : reader.distributed()) distribute_in_slots(mesh, parameter);
   for (std::size_t i = 0; i < plan.size(); ++i) complete(applications[i], plan[i], mesh, joined(owner, plan[i].path));

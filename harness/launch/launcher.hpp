@@ -86,5 +86,8 @@ class Pool {
 // and ends its process by SIGKILL. Throws Error on a thread rank.
 [[noreturn]] void exit_rank_by_kill();
 [[noreturn]] void exit_rank_by_kill(verdict::RankOutcome so_far);
+// End the process of the calling rank without an outcome, as a crash does: by SIGKILL, or by an exit code.
+[[noreturn]] void end_rank_by_signal();
+[[noreturn]] void end_rank_by_code(int code);
 
 }  // namespace lockstep::launch

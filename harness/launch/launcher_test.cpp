@@ -145,8 +145,9 @@ TEST(Launcher, StartsNoMoreRanksAfterTheTimeOut) {
   });
   for (const RankOutcome& outcome : result.outcomes) {
     EXPECT_EQ(outcome.status, RankStatus::hung) << outcome.rank;
-    if (outcome.rank > 0)
+    if (outcome.rank > 0) {
       EXPECT_EQ(outcome.detail, "the case ran out of its 1e-06 s before this rank was started") << outcome.rank;
+    }
   }
   EXPECT_FALSE(has_children());
 }

@@ -138,6 +138,49 @@ void compare_collectives(ChangeList& out, const CaseResult& before, const CaseRe
   }
 }
 
+using PlanKind = std::tuple<std::string, std::string, std::string, std::string, std::string, int>;
+
+// The observed collectives of a kind beyond the planned ones.
+struct Surplus {
+  std::int64_t count = 0;
+  std::int64_t bytes = 0;
+  friend bool operator==(const Surplus&, const Surplus&) = default;
+};
+
+std::map<PlanKind, Surplus> surplus_of(const CaseResult& row) {
+  std::map<PlanKind, Surplus> surplus;
+  for (const verdict::PlanRow& one : row.plan)
+    surplus[{one.stage, one.family, one.operation, one.phase, one.axis, one.group_size}] = {
+        one.observed - one.planned, one.observed_bytes - one.planned_bytes};
+  return surplus;
+}
+
+// A plan that is not judged any more says nothing about the collectives, and neither does one without rows of them.
+void compare_plans(ChangeList& out, const CaseResult& before, const CaseResult& after) {
+  if (!before.plan_verdict || !after.plan_verdict) return;
+  const verdict::PlanVerdict &old_plan = *before.plan_verdict, &new_plan = *after.plan_verdict;
+  if (old_plan.is_judged != new_plan.is_judged)
+    out.growth("plan", new_plan.is_judged ? std::string("is judged now") : "is not judged now: " + new_plan.reason,
+               old_plan.is_judged);
+  if (old_plan.left_out.size() != new_plan.left_out.size())
+    out.growth("plan",
+               str("collectives that it leaves out ", old_plan.left_out.size(), " -> ", new_plan.left_out.size()),
+               new_plan.left_out.size() > old_plan.left_out.size());
+  const auto new_surplus = surplus_of(after);
+  for (const auto& [kind, surplus] : surplus_of(before)) {
+    const auto& [stage, family, operation, phase, axis, group_size] = kind;
+    const std::string name = str(family, "/", operation, " in ", phase, ", group of ", group_size);
+    const auto found = new_surplus.find(kind);
+    if (found == new_surplus.end())
+      out.growth("plan", name + " is not planned now", true);
+    else if (found->second != surplus)
+      out.growth("plan",
+                 str(name, ": observed beyond the plan ", arrow(surplus.count, found->second.count), ", bytes ",
+                     arrow(surplus.bytes, found->second.bytes)),
+                 true);
+  }
+}
+
 void compare_memory(ChangeList& out, const CaseResult& before, const CaseResult& after, double ratio) {
   const auto old_peak = before.memory.find("peak_total");
   const auto new_peak = after.memory.find("peak_total");
@@ -155,6 +198,7 @@ void compare_case(ChangeList& out, const CaseResult& before, const CaseResult& a
   if (before.status != after.status || !was_executed(before.status) || before.status == Status::FAIL) return;
   compare_evidence(out, before.evidence, after.evidence);
   compare_collectives(out, before, after);
+  compare_plans(out, before, after);
   compare_memory(out, before, after, options.memory_ratio);
 }
 

@@ -6,9 +6,11 @@
 //
 // Worse are: a worse verdict (in the order PASS, XFAIL, not run, unexpected), a missing case, less evidence, more
 // collectives or bytes, a kind of collective that is no longer issued, more comparisons whose bits differ, fewer
-// comparisons that require the same bits, and a looser tolerance. The reverse is better, except that the absence of
-// something never counts as better. Times are compared only between runs of the same machine and build. They count only
-// with `time_gates`, and only when a time grew by far more than the two runs differ anyway.
+// comparisons that require the same bits, a looser tolerance, a plan that is not judged any more, more collectives
+// that a plan leaves out, a kind of collective that is not planned any more, and another difference between planned and
+// observed collectives. The reverse is better, except that the absence of something never counts as better. Times are
+// compared only between runs of the same machine and build. They count only with `time_gates`, and only when a time
+// grew by far more than the two runs differ anyway.
 #pragma once
 
 #include <string>
@@ -23,7 +25,7 @@ std::string_view name_of(Weight weight);
 
 struct Change {
   Weight weight = Weight::other;
-  std::string what;      // verdict, collectives, bits, tolerance, evidence, memory, time, gone or new
+  std::string what;      // verdict, collectives, plan, bits, tolerance, evidence, memory, time, gone or new
   std::string scenario;  // "" for a change of the whole run
   std::string case_id;
   std::string text;  // "PASS -> FAIL: ..."

@@ -102,6 +102,28 @@ TEST(CompareRuns, FindsMissingAndNewCases) {
   EXPECT_EQ(c.num_changed, 0);
 }
 
+TEST(CompareRuns, CountsAPlanThatSaysLessAsWorse) {
+  CaseResult judged = row("a");
+  judged.plan_verdict = verdict::PlanVerdict{true, ""};
+  judged.plan = {{"data_parallel", "all_reduce", "dp", 2, "backward", 2, 64, false, 2, 64, ""}};
+  CaseResult not_judged = judged;
+  not_judged.plan_verdict = verdict::PlanVerdict{false, "ended early: rank 1"};
+  EXPECT_THAT(texts(between(judged, not_judged)), ElementsAre("worse plan is not judged now: ended early: rank 1"));
+  EXPECT_THAT(texts(between(not_judged, judged)), ElementsAre("better plan is judged now"));
+  CaseResult less = judged;
+  less.plan_verdict->left_out = {"start_up: drawn"};
+  EXPECT_THAT(texts(between(judged, less)), ElementsAre("worse plan collectives that it leaves out 0 -> 1"));
+  CaseResult without = judged;
+  without.plan.clear();
+  EXPECT_THAT(texts(between(judged, without)),
+              ElementsAre("worse plan data_parallel/all_reduce in backward, group of 2 is not planned now"));
+  CaseResult other = judged;
+  other.plan[0].planned = 1;
+  EXPECT_THAT(texts(between(judged, other)),
+              ElementsAre("worse plan data_parallel/all_reduce in backward, group of 2: observed beyond the plan 0 -> "
+                          "1, bytes 0 -> 0"));
+}
+
 TEST(CompareRuns, CountsMoreCollectivesOrBytesAsWorse) {
   CaseResult more = row("a");
   more.collectives[0].count = 3;

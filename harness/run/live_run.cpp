@@ -254,10 +254,13 @@ void LiveRun::add_before_all_reduce(const nn::ModulePtr& module, std::function<v
 
 void LiveRun::end_by_kill() {
   try {
-    device::synchronize_all();
+    // The checks so far wait for no other stream: a collective that is under way there ends in the middle.
+    device::current_stream(interpreter_.session().device).synchronize();
     write_trace_bits();
     write_timeline();
-    checks_.judge(outcome_.evidence, [this](const Site& site, std::string message) { fail(site, std::move(message)); });
+    const Fail fail_check = [this](const Site& site, std::string message) { fail(site, std::move(message)); };
+    checks_.judge(outcome_.evidence, fail_check);
+    launch_checks_.judge(outcome_.evidence, fail_check);
   } catch (const std::exception& error) {
     fail_from(error);
   }

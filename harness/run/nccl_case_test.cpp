@@ -69,9 +69,12 @@ TEST_P(NcclCase, FailsAndNamesTheRankOfARefusedCall) {
   EXPECT_THAT(ran.failures(), Each(HasSubstr(str("rank 1: ", GetParam().call, " of member 1: refused by the test"))));
 }
 
-// Of the preparation, of the first sum, and of the second.
-INSTANTIATE_TEST_SUITE_P(, NcclCase, ::testing::Values(Refusal{"create", 2}, Refusal{"send", 1}, Refusal{"receive", 5}),
-                         [](const auto& row) { return std::string(row.param.call); });
+// Of the preparation, of the first sum, and of the second. A poll is ncclCommGetAsyncError: the preparation makes four
+// at least, and the sums six.
+INSTANTIATE_TEST_SUITE_P(, NcclCase,
+                         ::testing::Values(Refusal{"create", 2}, Refusal{"send", 1}, Refusal{"receive", 5},
+                                           Refusal{"poll", 2}, Refusal{"poll", 10}),
+                         [](const auto& row) { return str(row.param.call, "_", row.param.nth); });
 
 }  // namespace
 }  // namespace lockstep::run

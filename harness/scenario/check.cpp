@@ -388,6 +388,7 @@ void check_scenario(const Scenario& scenario, const std::set<std::string>& assum
       if (rule.when != nullptr) checker.check_constant(*rule.when, scope, scenario.file);
     }
   }
+  for (const EvidenceItem& item : scenario.evidence) checker.check_constant(*item.value, scope, scenario.file);
   checker.check_models(constants);
   for (const Stage& stage : scenario.stages) {
     if (stage.world_size != nullptr) checker.check_constant(*stage.world_size, scope, scenario.file);

@@ -154,8 +154,17 @@ struct Rule {  // an item of skip or expect_failure
   Place place;
   ExprPtr when;
   std::string reason;
-  std::optional<int> line;  // expect_failure: the line of the failure
-  std::string message;      // expect_failure: its message (`*` matches any text); empty: any
+  // Of expect_failure:
+  std::optional<int> line;                       // of the failure
+  std::string message;                           // of the failure (`*` matches any text); empty: any
+  std::string verdict = "FAIL";                  // one of failing_verdicts()
+  std::optional<int> rank;                       // of the failure
+  std::optional<std::vector<std::string>> also;  // the other failures, in order
+};
+
+struct EvidenceItem {  // of `evidence`
+  std::string name;    // one of evidence_names()
+  ExprPtr value;
 };
 
 enum class Bits : std::uint8_t { unstated, required, reported };
@@ -188,6 +197,7 @@ struct Scenario {
   std::vector<MatrixName> matrix;
   std::vector<Rule> skip;
   std::vector<Rule> expect_failure;
+  std::vector<EvidenceItem> evidence;
   double timeout = limits::timeout_seconds;
   bool has_timeout = false;
   std::optional<std::int64_t> memory_mb;  // of `limits`, in MiB per rank

@@ -178,7 +178,15 @@ class Expander {
       one.skip = device_.skip;
     }
     if (const Rule* rule = first_of(scenario_->expect_failure, bindings)) {
-      one.expect_failure = ExpectedFailure{rule->reason, rule->line, rule->message};
+      one.expect_failure =
+          ExpectedFailure{rule->reason, rule->line, rule->message, rule->verdict, rule->rank, rule->also};
+    }
+    for (const EvidenceItem& item : scenario_->evidence) {
+      const Literal value = evaluate_constant(*item.value, bindings, scenario_->file);
+      if (!value.is_number())
+        throw ScenarioError({scenario_->file, item.value->line, item.value->column},
+                            str("`", item.name, "` must be a number, got ", value.shown()));
+      one.evidence.emplace_back(item.name, value.as_double());
     }
     for (const Stage& stage : scenario_->stages) {
       StageLaunch launch{stage.name, one.world_size};

@@ -41,6 +41,9 @@ struct ExpectedFailure {
   std::string reason;
   std::optional<int> line;
   std::string message;  // empty: anything
+  std::string verdict = "FAIL";
+  std::optional<int> rank{};
+  std::optional<std::vector<std::string>> also{};
 };
 
 struct StageLaunch {
@@ -62,6 +65,7 @@ struct Case {
   std::optional<std::string> skip;         // the reason why the case is skipped
   std::optional<std::string> unsupported;  // the device that this build lacks, as a message
   std::optional<ExpectedFailure> expect_failure;
+  std::vector<std::pair<std::string, double>> evidence;  // the evidence that the case must gather
   double timeout = limits::timeout_seconds;
   std::optional<std::int64_t> memory_mb;  // per rank; not set: the default, which the machine bounds
   std::int64_t output_mb = limits::output_mb;

@@ -95,6 +95,21 @@ expect_failure:
   EXPECT_FALSE(expand(scenario, options)[3].expect_failure);
 }
 
+TEST(Expand, EvaluatesExpectedFailuresAndEvidence) {
+  const auto scenario =
+      parsed(scenario_of(step,
+                         "matrix: {n: [3]}\nevidence: {comparisons: 2 * n, rtol: 0.5}\nexpect_failure:\n"
+                         "  - {when: n == 3, reason: r, verdict: HANG, rank: 1, also: ['rank 0: a*', 'rank 2: b']}\n"));
+  const Case one = expand(scenario, {}).at(0);
+  EXPECT_THAT(one.evidence, ElementsAre(std::pair("comparisons", 6.0), std::pair("rtol", 0.5)));
+  ASSERT_TRUE(one.expect_failure);
+  EXPECT_EQ(one.expect_failure->verdict, "HANG");
+  EXPECT_EQ(one.expect_failure->rank, 1);
+  EXPECT_THAT(one.expect_failure->also.value(), ElementsAre("rank 0: a*", "rank 2: b"));
+  const auto text = parsed(scenario_of(step, "matrix: {n: ['a']}\nevidence: {elements: n}\n"));
+  EXPECT_THAT(error_of([&] { expand(text, {}); }), HasSubstr("`elements` must be a number"));
+}
+
 TEST(Expand, ReportsPlaceOfBrokenRule) {
   const auto scenario = parsed(scenario_of(step, "matrix: {n: [0]}\nskip:\n  - {when: 1 // n == 1, reason: r}\n"));
   EXPECT_EQ(error_of([&] { expand(scenario, {}); }), "t.yaml:6:14: division by zero in 1 // 0");

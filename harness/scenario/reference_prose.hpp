@@ -82,7 +82,7 @@ In addition: `(x)`, `[x, y]`, `{'key': x}`, `[f(x) for x in xs if c]`, `{k: v fo
 - `f(...)` calls the module that is bound to the name `f` if there is one, otherwise the function `f`.
 - Each rank evaluates an expression when its step runs, from left to right. Random functions draw from that rank's
   generator.
-- `skip`, `expect_failure` and the `world_size` of a stage are evaluated before launch. They can use parameters, matrix
+- `skip`, `expect_failure`, `evidence` and the `world_size` of a stage are evaluated before launch. They can use parameters, matrix
   names, `world_size`, `launch`, `device`, and the functions on plain values.
 
 ### Predefined names

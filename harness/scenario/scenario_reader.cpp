@@ -4,6 +4,7 @@
 
 #include "engine/core/text.hpp"
 #include "harness/scenario/document_parser.hpp"
+#include "harness/scenario/selection.hpp"
 
 namespace lockstep::scenario {
 
@@ -31,6 +32,7 @@ class ScenarioReader {
     if (const YamlNode* node = key("matrix")) read_matrix(*node);
     if (const YamlNode* node = key("skip")) scenario_.skip = rules(*node, "skip");
     if (const YamlNode* node = key("expect_failure")) scenario_.expect_failure = rules(*node, "expect_failure");
+    if (const YamlNode* node = key("evidence")) read_evidence(*node);
     if (const YamlNode* node = key("timeout")) read_timeout(*node);
     if (const YamlNode* node = key("limits")) read_limits(*node);
     if (const YamlNode* node = key("tags")) scenario_.tags = reader_.texts(*node, "`tags`");
@@ -212,7 +214,7 @@ class ScenarioReader {
     if (!reader_.require_map(item, str("an item of `", what, "`"))) return std::nullopt;
     const bool failure = what == "expect_failure";
     std::vector<std::string> known = {"when", "reason"};
-    if (failure) known.insert(known.end(), {"line", "message"});
+    if (failure) known.insert(known.end(), {"verdict", "line", "rank", "message", "also"});
     reader_.check_keys(item, known, str("`", what, "`"));
     const YamlNode* when = Reader::find(item, "when");
     const YamlNode* reason = Reader::find(item, "reason");
@@ -235,12 +237,45 @@ class ScenarioReader {
     if (const YamlNode* line = Reader::find(item, "line")) {
       if (const auto value = reader_.integer(*line, "`line`")) rule.line = static_cast<int>(*value);
     }
+    if (const YamlNode* rank = Reader::find(item, "rank")) {
+      if (const auto value = reader_.integer(*rank, "`rank`")) rule.rank = static_cast<int>(*value);
+    }
+    if (const YamlNode* verdict = Reader::find(item, "verdict")) {
+      rule.verdict = reader_.text(*verdict, "`verdict`").value_or("");
+      if (!contains(failing_verdicts(), rule.verdict))
+        reader_.error(verdict->place, str("`verdict` must be one of ", joined(failing_verdicts())));
+    }
+    if (const YamlNode* also = Reader::find(item, "also")) rule.also = read_others(*also);
     if (const YamlNode* message = Reader::find(item, "message")) {
       rule.message = reader_.text(*message, "`message`").value_or("");
       if (!rule.message.empty() && rule.message.find_first_not_of('*') == std::string::npos) {
         reader_.error(message->place,
                       "`message` matches every failure; give a text that the failure must contain, or omit it");
       }
+    }
+  }
+
+  std::vector<std::string> read_others(const YamlNode& node) {
+    std::vector<std::string> others;
+    if (!reader_.require_list(node, "`also`")) return others;
+    for (const YamlPtr& item : node.items) {
+      others.push_back(reader_.text(*item, "an item of `also`").value_or(""));
+      if (others.back().find_first_not_of('*') == std::string::npos)
+        reader_.error(item->place, "an item of `also` must contain a part of the failure");
+    }
+    return others;
+  }
+
+  void read_evidence(const YamlNode& node) {
+    if (!reader_.require_map(node, "`evidence`")) return;
+    reader_.check_keys(node, evidence_names(), "`evidence`");
+    for (const std::string& name : evidence_names()) {
+      const YamlNode* value = Reader::find(node, name);
+      if (value == nullptr) continue;
+      ArgumentSpec number;
+      number.name = name;
+      number.type = ArgType::number;
+      if (ExprPtr read = reader_.argument(*value, number)) scenario_.evidence.push_back({name, std::move(read)});
     }
   }
 

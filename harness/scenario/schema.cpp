@@ -179,6 +179,9 @@ Json rules_schema(bool failure) {
   if (failure) {
     properties["line"] = {{"type", "integer"}};
     properties["message"] = {{"type", "string"}, {"pattern", "[^*]"}};
+    properties["verdict"] = {{"enum", failing_verdicts()}};
+    properties["rank"] = {{"type", "integer"}};
+    properties["also"] = {{"type", "array"}, {"items", {{"type", "string"}, {"pattern", "[^*]"}}}};
   }
   return list_of({{"type", "object"},
                   {"additionalProperties", false},
@@ -260,6 +263,9 @@ Json scenario_properties() {
       name_pattern);
   properties["skip"] = rules_schema(false);
   properties["expect_failure"] = rules_schema(true);
+  Json evidence = Json::object();
+  for (const std::string& name : evidence_names()) evidence[name] = {{"type", Json::array({"number", "string"})}};
+  properties["evidence"] = {{"type", "object"}, {"additionalProperties", false}, {"properties", std::move(evidence)}};
   properties["timeout"] = {{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", 86400}};
   const Json mebibytes = {{"type", "integer"}, {"minimum", 1}, {"maximum", limits::most_mb}};
   properties["limits"] = {{"type", "object"},

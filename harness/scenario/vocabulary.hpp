@@ -182,6 +182,9 @@ struct KeySpec {
   std::string_view doc;
 };
 const std::vector<KeySpec>& scenario_keys();
+// The verdicts that `expect_failure` may name, FAIL first, and the keys of `evidence`.
+const std::vector<std::string>& failing_verdicts();
+const std::vector<std::string>& evidence_names();
 const std::vector<KeySpec>& routine_keys();
 const std::vector<KeySpec>& model_keys();
 const std::vector<KeySpec>& modifier_keys();

@@ -25,8 +25,15 @@ const std::vector<KeySpec>& scenario_keys() {
        "Every combination of values is a case; the first name varies slowest"},
       {"skip", false, "a list of `{when: condition, reason: text}`: cases that are not run"},
       {"expect_failure", false,
-       "a list of the same form: cases that must fail (verdict XFAIL; XPASS if the case passes). With `line` and "
-       "`message`, a failure on another line or with another message is still a FAIL"},
+       "a list of the same form: cases that must fail (verdict XFAIL; XPASS if the case passes). With `line`, `rank` "
+       "and `message`, a failure on another line or rank or with another message is still a FAIL. `also` lists the "
+       "other failures in order, as `rank 1: text`. `verdict` is FAIL unless it names another one: HANG, CRASH, "
+       "INVALID "
+       "or UNSUPPORTED"},
+      {"evidence", false,
+       "`{comparisons: 2 * world_size, trivial: 0}`: the evidence that the case must gather to pass, of all ranks "
+       "together. Its keys are those of the results (harness/README.md), and `rtol`, `atol` and `of_largest` of the "
+       "loosest tolerance; the values are evaluated before launch"},
       {"timeout", false, "the time limit of a case in seconds, by default 60; `--timeout` overrides it"},
       {"limits", false,
        "`{memory_mb: 2048, output_mb: 64}`: the MiB that each rank may use for tensors and values together, and the "

@@ -21,6 +21,30 @@ const std::vector<HookPointSpec>& hook_points() {
   return table;
 }
 
+const std::vector<std::string>& failing_verdicts() {
+  static const std::vector<std::string> names = {"FAIL", "HANG", "CRASH", "INVALID", "UNSUPPORTED"};
+  return names;
+}
+
+const std::vector<std::string>& evidence_names() {
+  static const std::vector<std::string> names = {"comparisons",
+                                                 "trivial",
+                                                 "elements",
+                                                 "same_bits",
+                                                 "bits_required",
+                                                 "bits_relaxed",
+                                                 "conditions",
+                                                 "collectives_checked",
+                                                 "orders_checked",
+                                                 "errors_expected",
+                                                 "planned_in_order",
+                                                 "max_abs_difference",
+                                                 "rtol",
+                                                 "atol",
+                                                 "of_largest"};
+  return names;
+}
+
 const std::vector<std::string_view>& hook_names() {
   static const std::vector<std::string_view> names = {"module",       "parameter", "inputs",
                                                       "named_inputs", "outputs",   "recomputing"};

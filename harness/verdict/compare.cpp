@@ -43,11 +43,6 @@ void judge_elements(Comparison& result, const Operand& actual, const Operand& ex
   if (!result.equal) result.message = describe(findings, a, b, actual.sizes, n, options, allowance);
 }
 
-void refuse_bad_tolerance(std::string_view name, double value) {
-  if (std::isfinite(value) && value >= 0) return;
-  throw Error(str("compare: ", name, " is ", value), "give a finite number, zero or more");
-}
-
 // The number of elements that a comparison looks at.
 std::int64_t num_judged(std::int64_t elements) {
   return defect_armed(Defect::compare_ignores_last) ? elements - 1 : elements;
@@ -125,9 +120,8 @@ Tolerance tolerance_of_another_order(DType dtype) {
 }
 
 Comparison compare(const Operand& actual, const Operand& expected, const CompareOptions& options) {
-  refuse_bad_tolerance("rtol", options.tolerance.rtol);
-  refuse_bad_tolerance("atol", options.tolerance.atol);
-  refuse_bad_tolerance("of_largest", options.of_largest);
+  for (const double value : {options.tolerance.rtol, options.tolerance.atol, options.of_largest})
+    LOCKSTEP_CHECK(std::isfinite(value) && value >= 0, "compare: a tolerance is ", value);
   if (defect_armed(Defect::compare_always_equal)) [[unlikely]]
     return assumed_equal(expected);
   return compare_operands(actual, expected, options);

@@ -57,8 +57,8 @@ struct Comparison {
 // Compares two operands element by element. Equal when |actual - expected| <= atol + rtol * |expected| + of_largest *
 // largest_expected for every element, or, with `bits`, when all bits are the same. Operands of different dtype or sizes
 // are not equal, and the message says so. A not-a-number equals nothing; an infinity equals only itself. Booleans are
-// always compared exactly. Integers are compared exactly unless a tolerance is given. Throws Error for a tolerance that
-// is negative or not finite.
+// always compared exactly. Integers are compared exactly unless a tolerance is given. Tolerances are finite and not
+// negative.
 Comparison compare(const Operand& actual, const Operand& expected, const CompareOptions& options);
 
 // Adds a comparison to the evidence. Trivial comparisons are counted apart; `bits` counts as required,

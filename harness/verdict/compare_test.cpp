@@ -167,7 +167,7 @@ TEST(Compare, ReportsDifferentTypesAndSizes) {
   EXPECT_FALSE(empty.equal);
 }
 
-TEST(Compare, RefusesTolerancesThatAreNegativeOrNotFinite) {
+TEST(Compare, ChecksThatTolerancesAreFiniteAndNotNegative) {
   for (double bad : {-1e-6, inf64, std::nan("")}) {
     EXPECT_THROW(compare_lists<float>({1.0f}, {1.0f}, CompareOptions{{bad, 0}, 0, 0, false}), Error);
     EXPECT_THROW(compare_lists<float>({1.0f}, {1.0f}, CompareOptions{{0, bad}, 0, 0, false}), Error);

@@ -183,13 +183,18 @@ const CheckSite* unreached_check(const Expectation& expectation, const std::vect
 
 std::string expectation_text(const ExpectedFailure& expected) {
   std::string text = "a failure was expected (" + expected.reason + ")";
+  if (expected.verdict != Status::FAIL) text += str(" with the verdict ", name_of(expected.verdict));
   if (expected.line) text += str(" at line ", *expected.line);
+  if (expected.rank) text += str(" on rank ", *expected.rank);
   if (expected.message) text += str(" with the message '", *expected.message, "'");
+  if (expected.also) {
+    text += expected.also->empty() ? ", no other failure" : ", the others";
+    for (const std::string& line : *expected.also) text += str(" '", line, "'");
+  }
   return text;
 }
 
-void judge_failure(CaseResult& row, const Expectation& expectation, const std::vector<Cause>& causes) {
-  row.failure = first_with_others(causes);
+Status status_of(const std::vector<Cause>& causes) {
   bool crash = false;
   bool hang = false;
   bool invalid = false;
@@ -201,23 +206,30 @@ void judge_failure(CaseResult& row, const Expectation& expectation, const std::v
     invalid = invalid || cause.status == RankStatus::invalid;
     failed = failed || (cause.status == RankStatus::failed && !cause.failure.secondary);
   }
-  if (crash || hang) {
-    row.status = crash ? Status::CRASH : Status::HANG;
-  } else if (causes.front().status == RankStatus::unsupported) {
-    row.status = Status::UNSUPPORTED;
-    row.reason = row.failure->message;
-    row.failure.reset();
-  } else if (invalid && !failed) {
-    row.status = Status::INVALID;
-  } else if (!expectation.failure) {
-    row.status = Status::FAIL;
-  } else if (is_expected(*row.failure, *expectation.failure)) {
+  if (crash) return Status::CRASH;
+  if (hang) return Status::HANG;
+  if (causes.front().status == RankStatus::unsupported) return Status::UNSUPPORTED;
+  return invalid && !failed ? Status::INVALID : Status::FAIL;
+}
+
+// Turns an expected failure into XFAIL.
+void hold_against(const std::optional<ExpectedFailure>& expected, CaseResult& row) {
+  if (!expected || !row.failure) return;
+  if (row.status == expected->verdict && is_expected(*row.failure, *expected)) {
     row.status = Status::XFAIL;
-    row.reason = expectation.failure->reason;
-  } else {
-    row.status = Status::FAIL;
-    row.failure->message += str("\n  ", expectation_text(*expectation.failure), ", but this is another failure");
+    row.reason = expected->reason;
+  } else if (row.status != Status::UNSUPPORTED && (row.status == Status::FAIL || row.status == expected->verdict)) {
+    row.failure->message += str("\n  ", expectation_text(*expected), ", but this is another failure");
   }
+}
+
+void judge_failure(CaseResult& row, const Expectation& expectation, const std::vector<Cause>& causes) {
+  row.failure = first_with_others(causes);
+  row.status = status_of(causes);
+  hold_against(expectation.failure, row);
+  if (row.status != Status::UNSUPPORTED) return;
+  row.reason = row.failure->message;
+  row.failure.reset();
 }
 
 void judge_success(CaseResult& row, const Expectation& expectation, const std::vector<StageOutcomes>& stages) {
@@ -243,9 +255,16 @@ void judge_success(CaseResult& row, const Expectation& expectation, const std::v
   } else if (expectation.failure) {
     row.status = Status::XPASS;
     row.reason = expectation.failure->reason;
+  } else if (const std::string problem = evidence_problem(row.evidence, expectation.evidence); !problem.empty()) {
+    row.status = Status::FAIL;
+    Failure failure;
+    failure.check = "evidence";
+    failure.message = "the case gathered other evidence than the scenario states: " + problem;
+    row.failure = std::move(failure);
   } else {
     row.status = Status::PASS;
   }
+  if (row.status == Status::INVALID) hold_against(expectation.failure, row);
 }
 
 }  // namespace
@@ -295,7 +314,10 @@ bool is_expected(const Failure& failure, const ExpectedFailure& expected) {
     const int line = failure.scenario_line > 0 ? failure.scenario_line : failure.line;
     if (line != *expected.line) return false;
   }
-  return !expected.message || message_matches(failure.message, *expected.message);
+  if (expected.rank && failure.rank != *expected.rank) return false;
+  if (expected.message && !message_matches(failure.message, *expected.message)) return false;
+  return !expected.also || std::equal(failure.also.begin(), failure.also.end(), expected.also->begin(),
+                                      expected.also->end(), message_matches);
 }
 
 std::string describe_end(const RankOutcome& outcome) {

@@ -16,12 +16,14 @@
 //   FAIL         there is a failure (but INVALID if a rank is invalid and all failures are secondary)
 //   INVALID      a rank is invalid, no rank reached a check that had to be reached, or there is no evidence
 //   PASS
-// An expected failure turns FAIL into XFAIL and PASS into XPASS. It does not change CRASH, HANG and INVALID. A
-// `secondary` failure is the consequence of another rank's end. It is never the cause while there is another failure.
+// An expected failure turns the verdict that it names (FAIL, unless it names another) into XFAIL, and PASS into XPASS.
+// A case that would pass with other evidence than the scenario states is a FAIL. A `secondary` failure is the
+// consequence of another rank's end. It is never the cause while there is another failure.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -81,13 +83,23 @@ struct CheckSite {
 
 struct ExpectedFailure {
   std::string reason;
-  std::optional<int> line;             // in the scenario's own file
-  std::optional<std::string> message;  // pattern, see message_matches
+  std::optional<int> line{};                       // in the scenario's own file
+  std::optional<std::string> message{};            // pattern, see message_matches
+  Status verdict = Status::FAIL;                   // or HANG, CRASH, INVALID, UNSUPPORTED
+  std::optional<int> rank{};                       // of the first failure
+  std::optional<std::vector<std::string>> also{};  // patterns of the lines of `also`, in order
+};
+
+// A count or measure of the evidence, by its name in the results file; those of `loosest` without a prefix.
+struct ExpectedEvidence {
+  std::string name;
+  double value = 0.0;
 };
 
 struct Expectation {
   std::vector<CheckSite> checks;
   std::optional<ExpectedFailure> failure;
+  std::vector<ExpectedEvidence> evidence{};
 };
 
 // The ranks of one launch; a case without stages has one, with an empty name.
@@ -104,7 +116,9 @@ CaseResult judge(CaseResult blank, const Expectation& expectation, const std::ve
 std::vector<Failure> failures_by_cause(const std::vector<StageOutcomes>& stages);
 // The first of failures_by_cause(), with the others as lines of `also`. Nothing when no rank failed.
 std::optional<Failure> first_failure(const std::vector<StageOutcomes>& stages);
-// Whether line and message of the failure are the expected ones.
+// The differences from the expected evidence: "comparisons is 3, expected 4"; empty: none.
+std::string evidence_problem(const Evidence& evidence, const std::vector<ExpectedEvidence>& expected);
+// Whether line, message, rank and other failures are the expected ones.
 bool is_expected(const Failure& failure, const ExpectedFailure& expected);
 // One row per (family, operation, axis, group size, phase), in the order in which rank 0 issued them. Where the ranks
 // that handed in an outcome differ, one row per rank, with its number.

@@ -293,6 +293,56 @@ TEST(Judge, GivesXpassWithoutTheExpectedFailure) {
   EXPECT_EQ(row.reason, "known to differ");
 }
 
+TEST(Judge, HoldsTheVerdictAgainstTheExpectedOne) {
+  Expectation hang = expecting_failure({}, "did not end in time");
+  hang.failure->verdict = Status::HANG;
+  EXPECT_EQ(judge_ranks({ended(0, RankStatus::hung, 5), good(1)}, hang).status, Status::XFAIL);
+  EXPECT_EQ(judge_ranks({ended(0, RankStatus::killed, 5), good(1)}, hang).status, Status::CRASH);
+  const CaseResult other = judge_ranks({bad(0, {failure("2 of 6", 1)})}, hang);
+  EXPECT_EQ(other.status, Status::FAIL);
+  EXPECT_THAT(other.failure->message, testing::HasSubstr("with the verdict HANG with the message 'did not end"));
+  EXPECT_EQ(judge_ranks({good(0)}, hang).status, Status::XPASS);
+
+  Expectation unsupported = expecting_failure({}, "no cuda");
+  unsupported.failure->verdict = Status::UNSUPPORTED;
+  RankOutcome lacking = ended(0, RankStatus::unsupported, 5);
+  lacking.detail = "no cuda here";
+  EXPECT_EQ(judge_ranks({lacking}, unsupported).status, Status::XFAIL);
+
+  Expectation invalid = expecting_failure({}, "no rank reached");
+  invalid.failure->verdict = Status::INVALID;
+  RankOutcome unreached = good(0);
+  unreached.checks_reached.clear();
+  EXPECT_EQ(judge_ranks({unreached}, invalid).status, Status::XFAIL);
+}
+
+TEST(Judge, HoldsRankAndOtherFailuresAgainstTheExpectedOnes) {
+  const std::vector<RankOutcome> ranks = {bad(0, {failure("b", 20)}), bad(1, {failure("a", 10)})};
+  const auto status = [&](std::optional<int> rank, std::optional<std::vector<std::string>> also) {
+    Expectation expectation = expecting_failure();
+    expectation.failure->rank = rank;
+    expectation.failure->also = std::move(also);
+    return judge_ranks(ranks, expectation).status;
+  };
+  EXPECT_EQ(status(1, {{"rank 0: b"}}), Status::XFAIL);
+  EXPECT_EQ(status(0, {}), Status::FAIL);
+  EXPECT_EQ(status({}, {{"rank 0: c"}}), Status::FAIL);
+  EXPECT_EQ(status({}, std::vector<std::string>{}), Status::FAIL);
+  EXPECT_EQ(status({}, {{"rank 0: b", "rank 2"}}), Status::FAIL);
+}
+
+TEST(Judge, FailsWithOtherEvidenceThanTheScenarioStates) {
+  Expectation expectation = check_at(9);
+  expectation.evidence = {{"comparisons", 2}, {"elements", 8}, {"rtol", 0}};
+  EXPECT_EQ(judge_ranks({good(0), good(1)}, expectation).status, Status::PASS);
+  expectation.evidence = {{"comparisons", 3}, {"elements", 8}, {"trivial", 1}};
+  const CaseResult row = judge_ranks({good(0), good(1)}, expectation);
+  EXPECT_EQ(row.status, Status::FAIL);
+  EXPECT_EQ(row.failure->message,
+            "the case gathered other evidence than the scenario states: comparisons is 2, expected 3, trivial is 0, "
+            "expected 1");
+}
+
 TEST(Judge, IsMissingWithoutAnyRank) {
   EXPECT_EQ(judge_ranks({}).status, Status::MISSING);
   EXPECT_EQ(judge(CaseResult{}, Expectation{}, {}).status, Status::MISSING);

@@ -79,7 +79,6 @@ template <class Archive, class List, class Visit>
 void visit_list(Archive& archive, List& list, Visit&& visit_item) {
   if constexpr (Archive::reading) {
     const std::uint64_t count = archive.size();
-    list.clear();
     for (std::uint64_t i = 0; i < count; ++i) {
       typename List::value_type item{};
       visit_item(item);

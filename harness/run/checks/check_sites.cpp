@@ -172,8 +172,12 @@ verdict::Expectation expectation_of(const CaseSpec& spec) {
     failure.reason = test_case.expect_failure->reason;
     failure.line = test_case.expect_failure->line;
     if (!test_case.expect_failure->message.empty()) failure.message = test_case.expect_failure->message;
+    failure.verdict = verdict::status_from_name(test_case.expect_failure->verdict);
+    failure.rank = test_case.expect_failure->rank;
+    failure.also = test_case.expect_failure->also;
     expectation.failure = std::move(failure);
   }
+  for (const auto& [name, value] : test_case.evidence) expectation.evidence.push_back({name, value});
   return expectation;
 }
 

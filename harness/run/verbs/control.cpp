@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "engine/core/schedule.hpp"
+#include "harness/launch/launcher.hpp"
 #include "harness/run/live_run.hpp"
 #include "harness/run/observe/observation.hpp"
 #include "harness/run/verbs/verbs.hpp"
@@ -79,10 +80,13 @@ Value delay(StepCall& call) {
 }
 
 Value exit(StepCall& call) {
-  if (call.text("how") == "early") throw EarlyExit();
+  const bool early = call.text("how") == "early", expected = call.boolean("expected");
+  if (early && expected) throw EarlyExit();
   if (call.in.test_case().launch == scenario::Launch::thread)
     throw Error("a rank that is a thread cannot be killed alone", "use `launch: process` in the scenario");
-  call.live().end_by_kill();
+  if (expected) call.live().end_by_kill();
+  if (early) launch::end_rank_by_code(3);
+  launch::end_rank_by_signal();
 }
 
 }  // namespace lockstep::run::verbs
