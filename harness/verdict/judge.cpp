@@ -218,7 +218,7 @@ void hold_against(const std::optional<ExpectedFailure>& expected, CaseResult& ro
   if (row.status == expected->verdict && is_expected(*row.failure, *expected)) {
     row.status = Status::XFAIL;
     row.reason = expected->reason;
-  } else if (row.status != Status::UNSUPPORTED && (row.status == Status::FAIL || row.status == expected->verdict)) {
+  } else if (row.status == Status::FAIL || row.status == expected->verdict) {
     row.failure->message += str("\n  ", expectation_text(*expected), ", but this is another failure");
   }
 }
