@@ -188,7 +188,8 @@ class Tree:
             before = text[point.begin : point.end]
             for one in point.alternatives:
                 mutant = Mutant(number, file, point.line, point.function, one.operator, before, one.text, point.begin, point.end, 0)
-                mutant.occurrence = seen[mutant.key] = seen.get(mutant.key, -1) + 1
+                first = mutant.key  # with occurrence 0
+                mutant.occurrence = seen[first] = seen.get(first, -1) + 1
                 mutants.append(mutant)
                 number += 1
         return mutants

@@ -73,7 +73,7 @@ OpCase sub_case() {
 }
 OpCase rsub_case() {
   return unary_case(
-      "rsub", OpTypes::all, [](const Tensor& a) { return ops::rsub(2, a); }, [](double a) { return 2.0 - a; });
+      "rsub", OpTypes::numbers, [](const Tensor& a) { return ops::rsub(2, a); }, [](double a) { return 2.0 - a; });
 }
 OpCase mul_case() {
   OpCase op = binary_case(
