@@ -49,8 +49,9 @@ class Blocks {
     const std::string path = std::to_string(count_++);
     block_ = choose;
     // The output of these is no tensor that backward needs.
-    model_.output_may_change =
+    model_.ends_in_linear =
         kind == linear || kind == without_bias || kind == residual || kind == twice || kind == nested;
+    model_.output_may_change = model_.ends_in_linear;
     switch (kind) {
       case linear:
         return add_linear(choose, path, true);
@@ -96,7 +97,7 @@ class Blocks {
 
   void add_only_linear(Chooser choose) {
     block_ = choose;
-    model_.output_may_change = true;
+    model_.output_may_change = model_.ends_in_linear = true;
     add_linear(choose, std::to_string(count_++), true);
   }
 

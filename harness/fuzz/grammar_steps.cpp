@@ -84,7 +84,8 @@ void derive_around_step(Chooser& item, const Program& program, const Parallel& p
       step.of_parameters.push_back(derive_change(each, program, parallel, false));
   // The plan takes a scaled step for done, after which an evaluated group is gathered again
   // (scenarios/bugs/skipped_step_after_evaluation).
-  step.overflows = program.is_scaled && !step.evaluates_late && item.chance("overflows", 20);
+  const bool may_overflow = program.model.ends_in_linear && is_trainable(program, frozen) && !step.evaluates_late;
+  step.overflows = program.is_scaled && may_overflow && item.chance("overflows", 60);
   step.gathers_losses = item.chance("gathers losses", 6);
   const bool has_event = shards_by_groups(parallel) && !parallel.root_is_replicated && step.of_parameters.empty();
   const int on_disk = program.model.has_buffers ? 0 : 3;  // running statistics differ between the ranks

@@ -43,6 +43,7 @@ struct Model {
   bool has_unused = false;                                  // a parameter that gets no gradient
   bool has_buffers = false;                                 // the running statistics of a BatchNorm
   bool output_may_change = false;                           // in place: backward needs it nowhere
+  bool ends_in_linear = false;                              // whose gradients are infinite if that of the output is
   bool has_rounding = false;  // gradients that are zero but for rounding, which Adam makes steps as large as others
 };
 
