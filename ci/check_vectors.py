@@ -33,11 +33,11 @@ HOT = {
     "engine/kernels/activations.cpp": [
         *(f"{name}, {types}>" for name in ("Gelu", "Tanh", "Sigmoid", "Erf")
           for types in ("float, float", "lockstep::BFloat16, lockstep::BFloat16")),
-        *(f"{name}, {kind}>" for name in ("GeluBackward", "TanhBackward", "SigmoidBackward")
-          for kind in ("float", "lockstep::BFloat16")),
+        *(f"{name}, {types}>" for name in ("GeluBackward", "TanhBackward", "SigmoidBackward")
+          for types in ("float, float", "lockstep::BFloat16, lockstep::BFloat16")),
         "KeepScaled<float>",
     ],
-    "engine/kernels/arithmetic.cpp": ["::Add, float>", "::Sub, float>", "::Mul, float>", "::Div, float>"],
+    "engine/kernels/arithmetic.cpp": ["::Add, float, float>", "::Sub, float, float>", "::Mul, float, float>", "::Div, float, float>"],
     "engine/kernels/functions.cpp": ["Exp, float, float>", "Sqrt, float, float>"],
     "engine/kernels/norm.cpp": ["Norm<float>", "NormBackward<float>", "NormWeights<float>"],
     "engine/kernels/optimizer.cpp": ["SgdKernel<float>", "AdamKernel<float>"],
