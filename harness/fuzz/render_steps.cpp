@@ -77,7 +77,6 @@ class Steps : private Checks {
   }
 
  private:
- private:
   void put(const std::string& verb, const Json& arguments) { steps_.push_back({{verb, arguments}}); }
   void put(const std::string& verb, const Json& arguments, const std::string& as) {
     steps_.push_back({{verb, arguments}, {"as", as}});

@@ -61,8 +61,8 @@ const Texts& texts_of(const std::optional<Texts>& given) {
 }
 
 void check_stream(const std::string& name) {
-  std::vector<std::string> known;
-  for (int i = 0; i < device::num_roles; ++i) known.emplace_back(name_of(static_cast<device::Role>(i)));
+  std::vector<std::string> known(static_cast<std::size_t>(device::num_roles));
+  for (std::size_t i = 0; i < known.size(); ++i) known[i] = name_of(static_cast<device::Role>(i));
   if (std::find(known.begin(), known.end(), name) != known.end()) return;
   const std::string similar = scenario::nearest_word(name, known);
   throw Error(
