@@ -28,7 +28,7 @@ class NcclGroup {
   // one. The members meet twice, at `meeting` and the next one. Returns the number of the next meeting. Waits for the
   // device, and for NCCL, end at a failure of the group or a deadline; the caller then aborts the communicator.
   std::int64_t open(IssuedCollective& issued, nccl::StreamHandle stream, std::int64_t meeting);
-  void note_begin();  // what has been enqueued so far precedes the collective
+  void note_begin();  // marks the place of the collective in the stream
   // Runs what the body sends and receives as one step.
   template <class F>
   void step(IssuedCollective& issued, const F& body) {

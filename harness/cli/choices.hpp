@@ -1,4 +1,4 @@
-// What a command line chose: the values of all options.
+// The values of all options of a command line.
 #pragma once
 
 #include <string>
