@@ -97,7 +97,7 @@ lockstep_run_test(fuzz 600 fuzz --seed 1 --programs 400 --output ${CMAKE_BINARY_
 # values of a model alone, which many of the steps must not change.
 lockstep_run_test(mutate 1200 mutate replicate/* training/* compose/* by_hand/* beside_pytorch/* golden/* models/* collectives/* plans/*
                   state_dict/* bits/* negative/* shapes/* pairs/* checkpoint/* tensor_parallel/*
-                  flat_tensor_parallel/*)
+                  flat_tensor_parallel/* in_place/*)
 lockstep_run_test(doctor 120 doctor)
 
 # lockstep_python_test(NAME SECONDS folder or file)
