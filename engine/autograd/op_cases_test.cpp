@@ -299,6 +299,7 @@ TEST_P(OpCases, AcceptsAnyStrides) {
       const Result plain = run(variant, dtype, cpu, {});
       for (const MemoryLayout layout :
            {MemoryLayout{MemoryLayout::reversed_dims, 3}, MemoryLayout{MemoryLayout::gaps, 1}}) {
+        if (op().draws_in_memory_order && layout.kind == MemoryLayout::reversed_dims) continue;
         SCOPED_TRACE(
             str(variant.name, ", ", name_of(dtype), layout.kind == MemoryLayout::gaps ? ", gaps" : ", reversed dims"));
         const Result other = run(variant, dtype, cpu, layout);

@@ -52,7 +52,8 @@ struct OpCase {
   OpTypes types = OpTypes::floating;
   bool differentiable = true;
   bool differentiable_if_sharded = true;  // false: some layouts are refused while a gradient is recorded
-  bool any_strides = true;                // has the same result for inputs of any strides
+  bool any_strides = true;                // accepts inputs of any strides
+  bool draws_in_memory_order = false;     // the order of dims in memory decides which element gets which number
   bool strides_keep_bits = true;          // false: strides may change the last bits (products)
   double tolerance = 1.0;                 // in units of the error of one rounding per result
   std::vector<OpVariant> variants{};      // for the checks

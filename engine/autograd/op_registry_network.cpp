@@ -329,7 +329,7 @@ OpCase cross_entropy_case() {
 
 OpCase dropout_case() {
   OpCase op{.name = "dropout"};
-  op.any_strides = false;  // draws in the order of memory, so the strides choose the elements
+  op.draws_in_memory_order = true;
   const auto variant = [](std::string text, Dims sizes, double p, bool training) {
     return one_input(
         std::move(text), sizes,

@@ -1,4 +1,4 @@
-// Options that several subcommands share, and checks of what is given for one.
+// Options that several subcommands share, and checks of their arguments.
 #pragma once
 
 #include <string>

@@ -46,7 +46,7 @@ Loss derive_loss(Chooser choose, const Program& program) {
   return static_cast<Loss>(choose.pick("loss", {46, 24, 10, 10, may_change ? 10 : 0}));
 }
 
-// What a selective checkpoint keeps must not be changed in place.
+// Values that a selective checkpoint keeps must not be changed in place.
 void derive_kept_values(Chooser choose, Program& program) {
   if (program.checkpoints.empty() || !choose.chance("selects", 25)) return;
   constexpr std::array<const char*, 6> names{"attention", "relu", "layer_norm", "linear", "linear/2", "gelu"};

@@ -119,7 +119,7 @@ class Forward {
     }
   }
 
-  // An operation that keeps its input or its output, and a change of what it keeps.
+  // An operation that keeps its input or its output, and a change of the kept tensor.
   void add_stale(Chooser choose) {
     const Operation operation = one_of(unary, choose, "unary");
     const std::string input = now_;
