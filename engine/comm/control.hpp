@@ -260,6 +260,12 @@ struct alignas(64) RankControl {
   Record records[recorder_entries];
 };
 
+// The last call that the rank has made; null: none.
+inline const Record* last_record(const RankControl& rank) {
+  const std::uint64_t count = rank.num_records.load(std::memory_order_acquire);
+  return count == 0 ? nullptr : &rank.records[(count - 1) % recorder_entries];
+}
+
 // Follows in memory: the host of each rank.
 struct alignas(64) HostsControl {
   std::int32_t host;  // that this area belongs to

@@ -10,6 +10,7 @@
 
 #include "engine/comm/process_group.hpp"
 #include "engine/comm/recorder.hpp"
+#include "engine/comm/test_hosts.hpp"
 #include "engine/comm/test_ranks.hpp"
 #include "engine/core/defects.hpp"
 
@@ -328,6 +329,23 @@ TEST(Failures, AKilledRankEndsTheOthersAtOnceAndIsRecorded) {
   EXPECT_THAT(explanation, HasSubstr("Ranks 0, 2 wait in all_gather of 48 bytes of float32 for block.3 at line 30"));
   EXPECT_EQ(explain(histories_from_text(to_text(stories))), explanation);
   EXPECT_THROW(histories_from_text("{\"rank\": }"), Error);
+}
+
+// A host hears of a collective when the stream of the caller has come to it, and of the call when the caller has ended.
+TEST(Failures, AKilledRankOfAnotherHostIsNamedWithACallThatItsStreamHasNotReached) {
+  const std::vector<std::string> failures = testing_hosts::run_hosts({0, 0, 1}, [](int rank) {
+    const device::Device sim{device::Kind::sim, rank};
+    const Tensor output = empty({12}, DType::float32, sim), input = full({4}, 1.0, DType::float32, sim);
+    barrier(world_group());
+    if (rank != 2) return void(all_gather(world_group(), output, input));
+    device::delay(device::stream(sim, device::Role::all_gather), 20'000);
+    const Work work = all_gather(world_group(), output, input, {.async = true, .owner = "block.3"});
+    raise(SIGKILL);
+  });
+  for (int rank : {0, 1})
+    EXPECT_THAT(failures[static_cast<std::size_t>(rank)],
+                AllOf(HasSubstr("rank 2 died: ended by signal 9"),
+                      HasSubstr("rank 2 called last: all_gather of 4 float32 for block.3")));
 }
 
 TEST_P(CollectiveFailures, AbortEndsEveryWait) {

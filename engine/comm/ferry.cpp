@@ -231,6 +231,16 @@ void Ferry::State::send_rank_state(int number, RankEnd end, bool has_begun) {
   body.column = rank.location.column;
   std::memcpy(body.step, rank.location.step, sizeof body.step);
   std::memcpy(body.file, rank.location.file, sizeof body.file);
+  const Record* const last = end == RankEnd::none ? nullptr : last_record(rank);
+  if (last != nullptr) {
+    const GroupControl& group = world.group(last->group);
+    send_group(group);
+    body.last_group = group.id;
+    body.last_sequence = last->sequence;
+    body.last_age_ns = now_ns() - last->issued_ns;
+    body.last_state = last->state.load(std::memory_order_acquire);
+    std::memcpy(body.last_record.data(), static_cast<const void*>(last), sizeof *last);
+  }
   std::string rest;
   for (const WaitEntry& entry : rank.wait_entries) {
     const std::uint64_t offset = entry.group.load();

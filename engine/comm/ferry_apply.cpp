@@ -193,11 +193,17 @@ void Ferry::State::apply_rank_state(const RankBody& body, std::string_view rest)
     entry.me.store(wait.me);
     entry.member.store(wait.member);
     const bool has_call = wait.reason != static_cast<std::uint32_t>(WaitReason::end_of_round);
-    entry.record.store(has_call ? record_of_wait(rank, *group, wait) : 0);
+    entry.record.store(has_call ? record_of(rank, *group, wait.sequence, wait.record, now_ns()) : 0);
     entry.group.store(world.offset_of(group));
   }
   rank.wait_changes.store(body.wait_changes);
   rank.blocked_at.store(body.blocked_at);
+  const GroupControl* const group = body.last_group == 0 ? nullptr : find_group(world, body.last_group);
+  if (group != nullptr) {
+    const std::uint64_t last =
+        record_of(rank, *group, body.last_sequence, body.last_record, now_ns() - body.last_age_ns);
+    rank.records[last % recorder_entries].state.store(body.last_state, std::memory_order_release);
+  }
   if (body.end != RankEnd::none) pending_ends.push_back({body.rank, body.end, std::string(rest)});
 }
 
@@ -212,15 +218,15 @@ bool Ferry::State::is_needed(int rank) const {
                      [&](const PendingPiece& each) { return has(each.body.group); });
 }
 
-// The local number of the record of a call that a rank elsewhere waits in. This host has seen no arrival in a group
-// without members here.
-std::uint64_t Ferry::State::record_of_wait(RankControl& rank, const GroupControl& group, const WaitBody& wait) const {
+// The local number of the record of a call of a rank elsewhere. This host may have seen no arrival at it.
+std::uint64_t Ferry::State::record_of(RankControl& rank, const GroupControl& group, std::uint64_t sequence,
+                                      const RecordBytes& bytes, std::int64_t issued_ns) const {
   const std::uint64_t count = rank.num_records.load();
   for (std::uint64_t back = 1; back <= std::min<std::uint64_t>(count, recorder_entries); ++back) {
     const Record& record = rank.records[(count - back) % recorder_entries];
-    if (record.group == world.offset_of(&group) && record.sequence == wait.sequence) return count - back;
+    if (record.group == world.offset_of(&group) && record.sequence == sequence) return count - back;
   }
-  return add_record(rank, wait.record, group, now_ns());
+  return add_record(rank, bytes, group, issued_ns);
 }
 
 // Adds a record of a rank elsewhere to the flight recorder, and returns its local number.

@@ -94,6 +94,11 @@ struct RankBody {
   std::int32_t line, column;
   char step[64];
   char file[192];
+  // Of a rank that has ended: its last call, at which its stream need not have arrived. Group 0: none.
+  std::uint64_t last_group, last_sequence;
+  std::int64_t last_age_ns;
+  CollectiveState last_state;
+  RecordBytes last_record;
 };
 struct DataBody {
   std::uint64_t group, sequence;

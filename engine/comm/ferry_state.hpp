@@ -71,7 +71,8 @@ struct Ferry::State {
   bool apply_poison(const PendingPoison& pending);  // false: calls before the one that failed still move
   bool is_moving(std::uint64_t group) const;
   bool is_needed(int rank) const;
-  std::uint64_t record_of_wait(RankControl& rank, const GroupControl& group, const WaitBody& wait) const;
+  std::uint64_t record_of(RankControl& rank, const GroupControl& group, std::uint64_t sequence,
+                          const RecordBytes& bytes, std::int64_t issued_ns) const;
   std::uint64_t add_record(RankControl& rank, const RecordBytes& bytes, const GroupControl& group,
                            std::int64_t issued_ns) const;
 

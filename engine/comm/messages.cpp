@@ -10,11 +10,6 @@ namespace lockstep::comm {
 
 namespace {
 
-const Record* last_record(const RankControl& rank) {
-  const std::uint64_t count = rank.num_records.load(std::memory_order_acquire);
-  return count == 0 ? nullptr : &rank.records[(count - 1) % recorder_entries];
-}
-
 std::string seconds_text(std::int64_t ns) {
   const std::int64_t tenths = (ns + 50'000'000) / 100'000'000;
   return tenths % 10 == 0 ? str(tenths / 10, " s") : str(tenths / 10, ".", tenths % 10, " s");

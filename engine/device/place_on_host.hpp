@@ -11,6 +11,7 @@ struct PlaceOnHost {
   int index;      // number of lower ranks on the same host
   int num_ranks;  // of the case on this host
   bool ranks_are_threads = false;
+  int num_ranks_at_once = 0;  // at most, of all cases that run on this host at the same time; 0: those of this case
 };
 
 }  // namespace lockstep::device

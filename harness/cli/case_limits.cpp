@@ -5,7 +5,21 @@
 
 #include <unistd.h>
 
+#include "engine/device/cuda/stand_in.hpp"
+#include "engine/device/device.hpp"
+
 namespace lockstep::cli {
+
+int most_ranks_of(const scenario::Case& test_case) {
+  int num_ranks = test_case.world_size;
+  for (const scenario::StageLaunch& stage : test_case.stages) num_ranks = std::max(num_ranks, stage.world_size);
+  return num_ranks;
+}
+
+int ranks_at_once(const scenario::Case& test_case, int jobs) {
+  const bool on_gpu = test_case.device == device::name_of(device::Kind::cuda) && device::cuda::gpus_of_stand_in() == 0;
+  return on_gpu && jobs > 1 ? std::max(16, most_ranks_of(test_case)) : 0;
+}
 
 run::RankLimits limits_of(const scenario::Case& test_case, std::int64_t machine_bytes) {
   run::RankLimits limits;
@@ -16,9 +30,7 @@ run::RankLimits limits_of(const scenario::Case& test_case, std::int64_t machine_
   }
   // The ranks of a case share half of the machine's memory. Each rank gets at least the memory of a small case.
   constexpr std::int64_t least = std::int64_t{256} << 20;
-  int num_ranks = test_case.world_size;
-  for (const scenario::StageLaunch& stage : test_case.stages) num_ranks = std::max(num_ranks, stage.world_size);
-  const std::int64_t share = machine_bytes / 2 / std::max(1, num_ranks);
+  const std::int64_t share = machine_bytes / 2 / std::max(1, most_ranks_of(test_case));
   limits.memory_bytes = std::min(limits.memory_bytes, std::max(least, share));
   return limits;
 }

@@ -29,6 +29,19 @@ TEST(CaseLimits, FollowTheScenarioOnAnyMachine) {
   EXPECT_EQ(limits_of(one, 512 * mebi).output_bytes, 3 * mebi);
 }
 
+TEST(CaseLimits, BoundTheRanksThatShareAGpu) {
+  scenario::Case one;
+  one.device = "cuda";
+  one.world_size = 2;
+  one.stages = {{"first", 8}, {"second", 4}};
+  EXPECT_EQ(ranks_at_once(one, 3), 16);
+  EXPECT_EQ(ranks_at_once(one, 1), 0) << "the case has the GPU alone";
+  one.stages = {{"first", 40}};
+  EXPECT_EQ(ranks_at_once(one, 3), 40) << "a large case runs without others";
+  one.device = "sim";
+  EXPECT_EQ(ranks_at_once(one, 3), 0);
+}
+
 TEST(CaseLimits, ReadTheMemoryOfTheMachine) { EXPECT_GT(machine_memory(), 64 * mebi); }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "engine/core/resources.hpp"
 #include "engine/device/cuda/stand_in.hpp"
 #include "engine/device/device.hpp"
+#include "harness/cli/case_limits.hpp"
 #include "harness/cli/interrupts.hpp"
 #include "harness/cli/schedule_file.hpp"
 #include "harness/cli/stage_launch.hpp"
@@ -21,6 +22,7 @@
 #include "harness/report/dumps.hpp"
 #include "harness/report/timeline.hpp"
 #include "harness/run/case_runner.hpp"
+#include "harness/run/observe/recording.hpp"
 #include "harness/run/trace/plan_board.hpp"
 #include "harness/scenario/source_lines.hpp"
 #include "harness/verdict/judge.hpp"
@@ -141,6 +143,7 @@ class Runner {
       row.reason = test_case.unsupported ? *test_case.unsupported : *test_case.skip;
       return finish(std::move(row));
     }
+    while (!has_room_on_gpu(test_case)) collect_one();
     Running& one = running_[ticket];
     one.test_case = &test_case;
     one.row = std::move(row);
@@ -154,6 +157,15 @@ class Runner {
       return finish_ticket(ticket);
     }
     while (pool_.full()) collect_one();
+  }
+
+  bool has_room_on_gpu(const scenario::Case& test_case) const {
+    const int at_once = ranks_at_once(test_case, options_.jobs);
+    if (at_once == 0) return true;
+    int num_ranks = most_ranks_of(test_case);
+    for (const auto& [ticket, one] : running_)
+      if (one.test_case->device == test_case.device) num_ranks += most_ranks_of(*one.test_case);
+    return num_ranks <= at_once;
   }
 
   // Starts the case, or starts it again under its next schedule.
@@ -200,6 +212,7 @@ class Runner {
       }
       conclude_schedules(one);
     }
+    remove_unfinished_recordings(one);
     keep_evidence(one);
     keep_files(one, finished.ticket);
     finish_ticket(finished.ticket);
@@ -230,6 +243,14 @@ class Runner {
     if (one.row.failure) file.check = str(one.row.failure->check, ": ", one.row.failure->message);
     file.switches = one.schedules->switches();
     return file;
+  }
+
+  // Ranks that ended while they wrote have left unfinished files.
+  void remove_unfinished_recordings(const Running& one) {
+    for (const std::string* prefix : {&one.spec.trace_bits, &one.spec.timeline})
+      for (std::size_t stage = 0; !prefix->empty() && stage < one.stages.size(); ++stage)
+        for (std::size_t rank = 0; rank < one.stages[stage].ranks.size(); ++rank)
+          run::remove_unfinished_recording(run::recording_path(*prefix, stage, static_cast<int>(rank)));
   }
 
   // Keeps the timeline, the flight recorder dump and the lines of the failed step. The verdict does not depend on them.

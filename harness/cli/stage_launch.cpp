@@ -36,6 +36,7 @@ void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std:
   how.timeout_seconds = test_case.timeout;
   how.collective_deadline_seconds = options.collective_deadline;
   how.memory_bytes = spec.limits.memory_bytes;
+  how.num_ranks_at_once = ranks_at_once(test_case, options.jobs);
   how.hosts = options.hosts;
   how.schedule = schedule;
   run::CaseSpec shared = spec;

@@ -31,6 +31,7 @@ struct LaunchOptions {
   double timeout_seconds = 60.0;
   double collective_deadline_seconds = 10.0;
   std::int64_t memory_bytes = 0;  // budget of one rank, from which the kernel's limit on its process follows; 0: none
+  int num_ranks_at_once = 0;      // at most, of all cases that share the machine's devices; 0: this case alone
   std::string folder;             // the case's folder, created before the ranks and removed after them; empty: none
   // Of a run on several hosts: every launcher launches the same cases, one at a time, in the same order. It forks the
   // ranks of its own host, and all launchers have the outcomes of all ranks in the end. Null: all ranks run here.

@@ -181,7 +181,9 @@ void run_rank(int rank, const LaunchOptions& options, device::HostWorld& world, 
   RankContext context(rank, options.world_size, &world);
   RankScope scope(context);
   context.service<OutletOfRank>().outlet = &outlet;
-  context.service<device::PlaceOnHost>().ranks_are_threads = options.launch == Launch::thread;
+  auto& place = context.service<device::PlaceOnHost>();
+  place.ranks_are_threads = options.launch == Launch::thread;
+  place.num_ranks_at_once = options.num_ranks_at_once;
   comm::set_deadline(options.collective_deadline_seconds);
   verdict::RankOutcome outcome = run_function(rank, function);
   const bool failed = outcome.status != verdict::RankStatus::finished && !outcome.end_expected;

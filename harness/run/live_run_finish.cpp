@@ -124,7 +124,7 @@ void LiveRun::judge_planned_collectives() {
 void LiveRun::write_trace_bits() const {
   if (!trace_bits_) return;
   const Session& session = interpreter_.session();
-  trace_bits_->write(str(spec_.trace_bits, ".stage-", interpreter_.stage_index(), ".rank-", session.rank, ".jsonl"),
+  trace_bits_->write(recording_path(spec_.trace_bits, interpreter_.stage_index(), session.rank),
                      {interpreter_.scenario().name, interpreter_.test_case().id, interpreter_.stage().name,
                       session.rank, session.world_size});
 }
@@ -132,7 +132,7 @@ void LiveRun::write_trace_bits() const {
 void LiveRun::write_timeline() const {
   if (!timeline_) return;
   const Session& session = interpreter_.session();
-  timeline_->write(str(spec_.timeline, ".stage-", interpreter_.stage_index(), ".rank-", session.rank, ".jsonl"),
+  timeline_->write(recording_path(spec_.timeline, interpreter_.stage_index(), session.rank),
                    {interpreter_.scenario().name, interpreter_.test_case().id, interpreter_.stage().name, session.rank,
                     session.world_size});
 }

@@ -41,8 +41,13 @@ bool ranks_are_threads(const RankContext& context) {
 // host. NCCL connects no ranks of which only some share a GPU.
 struct Seat {
   int gpu = 0;
-  int num_ranks = 1;  // on this GPU
+  int num_ranks = 1;  // of the case, on this GPU
 };
+
+// Ranks of other cases take their shares at any time.
+int ranks_at_once(int ranks_of_case) {
+  return std::max(ranks_of_case, RankContext::current().service<PlaceOnHost>().num_ranks_at_once);
+}
 
 Seat seat_of(const PlaceOnHost& place, Calls& of) {
   if (schedule::self() != nullptr)
@@ -69,11 +74,12 @@ class CudaBackend final : public Backend {
           str("GPU ", device_, " (", properties.name, ") has ", total, " bytes of memory, too little for ", ranks,
               " ranks and ", contexts, contexts == 1 ? " context" : " contexts", " of CUDA on it"),
           "use --launch thread, fewer ranks per GPU, or a larger GPU");
-    const std::size_t bytes = share_of({total, free}, ranks, contexts, wanted_bytes(context));
+    const std::size_t bytes =
+        share_of({total, free}, ranks_at_once(ranks), ranks_at_once(contexts), wanted_bytes(context));
     if (bytes < least_arena)
       throw ResourceError(str("GPU ", device_, " (", properties.name, ") has ", free, " of ", total,
                               " bytes free, too little for rank ", context.rank(), " of ", ranks, " on it"),
-                          "end other programs on the GPU, or use fewer ranks per GPU");
+                          "end other programs on the GPU, or use --jobs 1 or fewer ranks per GPU");
     shared_ = std::make_shared<Shared>(calls_, device_);
     memory_ = static_cast<std::byte*>(calls_.allocate(bytes));
     arena_ = Arena::of_device({memory_, bytes});

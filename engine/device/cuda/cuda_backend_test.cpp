@@ -83,6 +83,17 @@ TEST(CudaBackend, SharesTheMemoryOfAGpuAmongItsRanks) {
   EXPECT_GE(share_of(large, 128, 1, gib), gib / 2);  // threads share a context
 }
 
+TEST(CudaBackend, LeavesRoomForTheRanksOfOtherCases) {
+  RecordingCalls cuda(1, 80 * gib);
+  const StandIn stand_in(cuda);
+  RankContext context(0, 2);
+  const RankScope scope(context);
+  context.service<PlaceOnHost>().num_ranks_at_once = 16;
+  allocate(gpu, 8);
+  const GpuMemory memory{80 * gib, 80 * gib};
+  EXPECT_THAT(cuda.log(), Contains(str("allocate ", share_of(memory, 16, 16, 100 * gib))));
+}
+
 TEST(CudaBackend, RefusesMoreProcessesThanAGpuHasRoomFor) {
   RecordingCalls cuda(1, std::size_t{4} << 30);
   const StandIn stand_in(cuda);

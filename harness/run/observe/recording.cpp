@@ -28,12 +28,22 @@ std::string full_path(const std::string& name, const std::string& path) {
   return path.empty() ? name : name + "." + path;
 }
 
+std::string recording_path(const std::string& prefix, std::size_t stage, int rank) {
+  return str(prefix, ".stage-", stage, ".rank-", rank, ".jsonl");
+}
+
+namespace {
+std::string unfinished(const std::string& path) { return path + ".part"; }
+}  // namespace
+
+void remove_unfinished_recording(const std::string& path) { ::unlink(unfinished(path).c_str()); }
+
 void write_recording(const std::string& path, const std::string& text, std::string_view what, std::string_view option) {
   const std::filesystem::path file(path);
   std::error_code ignored;
   std::filesystem::create_directories(file.parent_path(), ignored);
   // Written under another name and renamed, so that no file with its final name is incomplete.
-  const std::string part = path + ".part";
+  const std::string part = unfinished(path);
   try {
     errno = 0;
     std::ofstream out(part, std::ios::binary | std::ios::trunc);
@@ -44,7 +54,7 @@ void write_recording(const std::string& path, const std::string& text, std::stri
     errno = ENOMEM;
   }
   const int reason = errno != 0 ? errno : EIO;
-  ::unlink(part.c_str());
+  remove_unfinished_recording(path);
   if (is_exhaustion(reason)) throw resource_error(str("writing ", what, " ", path), reason);
   throw Error(str("cannot write ", what, " ", path), str("give ", option, " another folder"));
 }

@@ -2,6 +2,7 @@
 // file of JSON lines that they write.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -27,8 +28,13 @@ const nn::ModulePtr* bound_model(scenario::Verb verb, const Value& result);
 // The path of a module below the model `name`: "net", "net.fc1".
 std::string full_path(const std::string& name, const std::string& path);
 
+// The file of a rank: "when/timeline-3.stage-0.rank-1.jsonl".
+std::string recording_path(const std::string& prefix, std::size_t stage, int rank);
+
 // Creates the folder of `path` and writes `text`. `what` ("the trace") and `option` ("--trace-bits") are for messages.
 // Throws Error, or resource_error where the machine refuses.
 void write_recording(const std::string& path, const std::string& text, std::string_view what, std::string_view option);
+// Removes what write_recording() leaves when the process ends within it.
+void remove_unfinished_recording(const std::string& path);
 
 }  // namespace lockstep::run
