@@ -10,8 +10,10 @@ namespace lockstep::cli {
 void bench_kernels(const BenchOptions& options, const EmitRow& emit) {
   RankContext context(0, 1);
   const RankScope scope(context);
-  const int rounds = options.rounds > 0 ? options.rounds : 50;
-  for (const ops::OpTiming& timing : ops::time_operations(device::device_from_name(options.device), rounds)) {
+  ops::TimingOptions how;
+  if (options.rounds > 0) how.rounds = options.rounds;
+  how.scale = options.scale;
+  for (const ops::OpTiming& timing : ops::time_operations(device::device_from_name(options.device), how)) {
     const std::string name(timing.name);
     if (!is_wanted(options, name)) continue;
     BenchRow row;
