@@ -59,6 +59,7 @@ TEST(Power, OfFloat32IsRoundedOnce) {
                                     {-7.0, -1.7, -0.1, 0.01, 0.3, 1.0, 1.5, 2.5, 4.0, 5.0, 17.0, 1e-30, 1e10}),
             0.501);
   EXPECT_LT(largest_error_of_powers(between<float>(0.98, 1.02, 20'000), {-5000.0, -333.3, 4.0, 1000.5, 6000.0}), 0.501);
+  EXPECT_LT(largest_error_of_powers(between<float>(0.71, 1.41, 20'000), {-250.0, 99.9, 255.0}), 0.501);
   EXPECT_LT(largest_error_of_powers(random_bits<float>(20'000), {-3.0, 1.25, 9.0}), 0.501);
 }
 TEST(Power, OfFloat64IsWithinFourFifthsOfAUnit) {
@@ -144,6 +145,17 @@ void gives_special_values_of_pow() {
       EXPECT_EQ(std::signbit(out[i]), std::signbit(row.powers[i])) << bases[i] << " to " << row.exponent;
     }
   }
+}
+// Exponents so small that the largest finite number would have a finite power.
+template <class T>
+void keeps_zero_and_infinity() {
+  const T inf = std::numeric_limits<T>::infinity();
+  EXPECT_EQ(apply<T>(to_the_power(1e-5), {T(0), -T(0), inf, -inf}), (std::vector<T>{0, 0, inf, inf}));
+  EXPECT_EQ(apply<T>(to_the_power(-1e-5), {T(0), -T(0), inf, -inf}), (std::vector<T>{inf, inf, 0, 0}));
+}
+TEST(Power, KeepsZeroAndInfinity) {
+  keeps_zero_and_infinity<float>();
+  keeps_zero_and_infinity<double>();
 }
 TEST(Power, GivesSpecialValues) {
   gives_special_values_of_pow<float>();

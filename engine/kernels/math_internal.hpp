@@ -125,7 +125,8 @@ KOKKOS_FORCEINLINE_FUNCTION float erf(float x) {
   const float large = std::copysign(1.0f - exp(log_rest), x);
   return select(a < 1.0f, fma(x, small, x), select(x == x, large, x));
 }
-// The same, with Q = S - x^2 from 1 to 5.95, where S is a polynomial for log(erfc) + x^2 around 2. Above it is 1.
+// The same, with Q = S - x^2, where S is a polynomial for log(erfc) + x^2 around 2. Its highest coefficient is
+// negative: above 5.95, where 1 - e^Q is 1, Q falls to minus infinity.
 KOKKOS_FORCEINLINE_FUNCTION double erf(double x) {
   const double a = std::fabs(x);
   const double t = x * x;
@@ -141,8 +142,7 @@ KOKKOS_FORCEINLINE_FUNCTION double erf(double x) {
   small = fma(small, t, 0x1.ce2f21a040d21p-4);
   small = fma(small, t, -0x1.812746b0379bdp-2);
   small = fma(small, t, 0x1.06eba8214db68p-3);
-  const double bounded = select(a > 5.95, 5.95, a);
-  const double u = bounded - 2.0;
+  const double u = a - 2.0;
   double rest = -0x1.56551545f9962p-38;
   rest = fma(rest, u, 0x1.421c5e22de211p-35);
   rest = fma(rest, u, -0x1.3a9a4faf8f419p-34);
@@ -161,7 +161,7 @@ KOKKOS_FORCEINLINE_FUNCTION double erf(double x) {
   rest = fma(rest, u, 0x1.3851098b6b4dep-4);
   rest = fma(rest, u, -0x1.ac3258a8dc2a7p-2);
   rest = fma(rest, u, -0x1.5d6cca6c7d450p+0);
-  const double large = std::copysign(1.0 - exp(fma(-bounded, bounded, rest)), x);
+  const double large = std::copysign(1.0 - exp(fma(-a, a, rest)), x);
   return select(a < 1.0, fma(x, small, x), select(x == x, large, x));
 }
 
