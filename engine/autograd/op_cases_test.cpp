@@ -394,13 +394,18 @@ TEST(OpRegistry, NamesEveryOperationOfTheHeader) {
 TEST(OpRegistry, TimesOperations) {
   RankContext context(0, 1);
   const RankScope scope(context);
-  const std::vector<OpTiming> timings = time_operations(cpu, 5, "matmul");
+  const std::vector<OpTiming> timings = time_operations(cpu, {.rounds = 5, .only = "matmul"});
   ASSERT_EQ(timings.size(), 1u);
   EXPECT_EQ(timings[0].name, "matmul");
   EXPECT_GT(timings[0].low_us, 0.0);
   EXPECT_LE(timings[0].low_us, timings[0].median_us);
   EXPECT_LE(timings[0].median_us, timings[0].high_us);
   EXPECT_GT(timings[0].gflops, 0.0);
+  const auto inputs_of = [](std::string_view name) {
+    return time_operations(cpu, {.rounds = 1, .only = name, .scale = 3}).at(0).inputs;
+  };
+  EXPECT_EQ(inputs_of("layer_norm"), "(6144, 512) (512,) (512,)");
+  EXPECT_EQ(inputs_of("matmul"), "(512, 512) (512, 512)");
 }
 
 }  // namespace

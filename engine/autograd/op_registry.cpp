@@ -210,38 +210,58 @@ Tolerance tolerance_of(const OpCase& op, DType dtype) {
   return {unit * op.tolerance, dtype == DType::float64 ? 1e-13 * op.tolerance : 1e-6 * op.tolerance};
 }
 
-std::vector<OpTiming> time_operations(device::Device device, int rounds, std::string_view only) {
+namespace {
+
+// `scale` copies of the tensor, one behind the other along its first dim.
+Tensor repeated(const Tensor& a, int scale) {
+  Dims one = a.sizes(), all = a.sizes();
+  one.insert(0, 1);
+  all.insert(0, scale);
+  Dims joined = a.sizes();
+  joined[0] *= scale;
+  return ops::reshape(ops::contiguous(ops::expand(ops::reshape(a, one), all)), joined);
+}
+
+}  // namespace
+
+std::vector<OpTiming> time_operations(device::Device device, const TimingOptions& options) {
   using Clock = std::chrono::steady_clock;
   std::vector<OpTiming> timings;
   const NoGrad no_grad;
   device::Stream& stream = device::current_stream(device);
   for (const OpCase& op : op_registry()) {
-    if (!only.empty() && op.name != only) continue;
+    if (!options.only.empty() && op.name != options.only) continue;
     Generator generator;
     generator.seed(1);
     OpTiming& timing = timings.emplace_back();
     timing.name = op.name;
-    timing.rounds = rounds;
+    timing.rounds = options.rounds;
+    const auto has_indices = [](const OpInput& input) { return !input.indices.empty(); };
+    const bool can_grow = options.scale > 1 && op.any_length && op.flops == 0.0 &&
+                          std::none_of(op.timed.inputs.begin(), op.timed.inputs.end(), has_indices);
     Inputs inputs;
     double bytes = 0.0;
     for (const OpInput& input : op.timed.inputs) {
-      inputs.push_back(make_input(input, DType::float32, device, generator));
+      const Tensor made = make_input(input, DType::float32, device, generator);
+      const bool grows = can_grow && made.sizes().size() > 0 && input.sizes == op.timed.inputs.front().sizes;
+      inputs.push_back(grows ? repeated(made, options.scale) : made);
       bytes += static_cast<double>(inputs.back().num_bytes());
-      timing.inputs += str(timing.inputs.empty() ? "" : " ", to_text(input.sizes));
+      timing.inputs += str(timing.inputs.empty() ? "" : " ", to_text(inputs.back().sizes()));
     }
     Tensor result = op.timed.run(inputs);  // warms up memory and caches
     bytes += static_cast<double>(result.num_bytes());
-    // A round repeats short operations until the resolution of the clock is negligible.
+    // A round repeats short operations until the resolution of the clock, and the wait for a GPU, are negligible.
+    const double least_us = device.kind == device::Kind::cuda ? 2000.0 : 50.0;
     int repeats = 1;
     std::vector<double> times;
-    for (int round = 0; round < rounds + 1; ++round) {
+    for (int round = 0; round < options.rounds + 1; ++round) {
       stream.synchronize();
       const auto begin = Clock::now();
       for (int i = 0; i < repeats; ++i) result = op.timed.run(inputs);
       stream.synchronize();
       const double us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
       if (round == 0)
-        repeats = static_cast<int>(std::clamp(50.0 / std::max(us, 0.01), 1.0, 1000.0));
+        repeats = static_cast<int>(std::clamp(least_us / std::max(us, 0.01), 1.0, 1000.0));
       else
         times.push_back(us / repeats);
     }

@@ -58,6 +58,7 @@ struct OpCase {
   double tolerance = 1.0;                 // in units of the error of one rounding per result
   std::vector<OpVariant> variants{};      // for the checks
   OpVariant timed{};                      // for the timing; its reference is not used
+  bool any_length = true;                 // the timed variant takes inputs with a longer first dim
   double flops = 0.0;                     // of the timed variant, if arithmetic limits its speed
 };
 
@@ -85,7 +86,14 @@ struct OpTiming {
   double gbytes_per_s = 0.0;  // bytes of inputs and result over the median time
   double gflops = 0.0;        // 0 if memory limits the speed
 };
-// Times each operation, or only the named one, in float32 without recording. Each round waits for the stream.
-std::vector<OpTiming> time_operations(device::Device device, int rounds, std::string_view only = {});
+struct TimingOptions {
+  int rounds = 50;
+  std::string_view only{};  // an operation; empty: all
+  // The inputs are this many times larger along their first dim if memory limits the speed of the operation, it takes
+  // any length and no indices, and they have the sizes of its first input.
+  int scale = 1;
+};
+// Times operations in float32 without recording. Each round waits for the stream.
+std::vector<OpTiming> time_operations(device::Device device, const TimingOptions& options);
 
 }  // namespace lockstep::ops

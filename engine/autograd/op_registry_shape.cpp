@@ -25,7 +25,7 @@ OpVariant reshaping(std::string text, Dims from, Dims to, Run run) {
 
 Plain same(const Plain& a) { return a; }
 
-OpCase shape_case(std::string_view name) { return {.name = name, .types = OpTypes::all}; }
+OpCase shape_case(std::string_view name) { return {.name = name, .types = OpTypes::all, .any_length = false}; }
 
 }  // namespace
 
@@ -230,6 +230,7 @@ OpCase stack_case() {
 
 OpCase cast_case() {
   OpCase op = shape_case("cast");
+  op.any_length = true;
   const auto variant = [](std::string text, Dims sizes, DType dtype) {
     return one_input(
         std::move(text), sizes, [dtype](const Tensor& a) { return ops::cast(a, dtype); }, same);
@@ -241,6 +242,7 @@ OpCase cast_case() {
 }
 OpCase clone_case() {
   OpCase op = shape_case("clone");
+  op.any_length = true;
   const auto run = [](const Tensor& a) { return ops::clone(a); };
   op.variants = {one_input("matrix", {3, 5}, run, same), one_input("scalar", {}, run, same),
                  one_input("no element", {0, 2}, run, same)};

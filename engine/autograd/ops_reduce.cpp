@@ -66,7 +66,7 @@ Tensor index_select(const Tensor& a, int dim, const Tensor& index) {
   return record("index_select", computed("index_select", [&] { return raw::index_select(a, dim, index); }), {a},
                 {index}, [dim](const Backward& at) -> Gradients {
                   const Tensor grad = zeros(at.sizes(0), at.dtype(0), at.device(0));
-                  raw::index_add_(grad, dim, at.saved(0), at.grad());
+                  raw::add_selected_(grad, dim, at.saved(0), at.grad());
                   return {grad};
                 });
 }

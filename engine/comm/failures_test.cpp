@@ -337,15 +337,15 @@ TEST(Failures, AKilledRankOfAnotherHostIsNamedWithACallThatItsStreamHasNotReache
     const device::Device sim{device::Kind::sim, rank};
     const Tensor output = empty({12}, DType::float32, sim), input = full({4}, 1.0, DType::float32, sim);
     barrier(world_group());
-    if (rank != 2) return void(all_gather(world_group(), output, input));
-    device::delay(device::stream(sim, device::Role::all_gather), 20'000);
-    const Work work = all_gather(world_group(), output, input, {.async = true, .owner = "block.3"});
-    raise(SIGKILL);
+    if (rank == 2) device::delay(device::stream(sim, device::Role::all_gather), 20'000);
+    all_gather(world_group(), output, input, {.async = true, .owner = "block.3"});
+    if (rank == 2) raise(SIGKILL);
+    device::synchronize_all();
   });
   for (int rank : {0, 1})
     EXPECT_THAT(failures[static_cast<std::size_t>(rank)],
                 AllOf(HasSubstr("rank 2 died: ended by signal 9"),
-                      HasSubstr("rank 2 called last: all_gather of 4 float32 for block.3")));
+                      HasSubstr("rank 2 called last: all_gather of 12 float32 for block.3")));
 }
 
 TEST_P(CollectiveFailures, AbortEndsEveryWait) {

@@ -33,7 +33,7 @@ class Backend {
   // A new queue for a stream of this name. Its threads count in `activity`.
   virtual std::shared_ptr<Queue> open_queue(const std::string& name, Activity& activity) = 0;
   // In a body, with its execution. copy() copies bytes; one of the two blocks may be the host's. fill() sets each byte
-  // of a block.
+  // of a block of the device.
   virtual void copy(const Execution& on, std::byte* to, const std::byte* from, std::size_t bytes) = 0;
   virtual void fill(const Execution& on, std::byte* to, std::byte value, std::size_t bytes) = 0;
   // Prepares pages of the host's memory for asynchronous copies to and from the devices of this kind, until unpin()

@@ -40,6 +40,8 @@ class MaybeOnStandIn {
     if (std::string(info->test_suite_name()).starts_with("OnStandIn")) stand_in_.emplace(calls_);
   }
 
+  bool is_used() const { return stand_in_.has_value(); }
+
  private:
   cuda::RecordingCalls calls_;
   std::optional<cuda::StandIn> stand_in_;

@@ -37,6 +37,7 @@ class PoisonGuard {
   struct Range {
     std::size_t index;  // of the access
     std::size_t bytes;
+    bool on_host;
     std::string text;
     std::vector<std::byte> copy;  // of the bytes before the launch
   };

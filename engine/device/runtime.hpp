@@ -80,6 +80,7 @@ class Runtime {
   static OrderShadow& shadow_of(Memory& memory);
 
   void limit_memory(MemoryLimit limit) { limit_ = std::move(limit); }
+  const MemoryLimit& memory_limit() const { return limit_; }
 
   bool counts_stand_ins = false;          // stand_in_memory.hpp
   Purpose purpose = Purpose::activation;  // set by the innermost PurposeScope

@@ -67,6 +67,18 @@ struct KeepScaled {
     out[of.at[0]] = static_cast<T>(
         math::choose(keep + of.at[2], static_cast<ComputeType<T>>(a[of.at[1]]) * factor, ComputeType<T>(0)));
   }
+  static constexpr int width = pack_width<T>;
+  bool can_pack() const { return lies_in_packs<width>(rows, out, a, keep); }
+  KOKKOS_FUNCTION void pack(std::int64_t first) const {
+    using C = ComputeType<T>;
+    const RowElement<3> of(rows, first);
+    const Pack<T, width> x = load_pack<width>(a + of.at[1]);
+    const Pack<bool, width> kept = load_pack<width>(keep + of.at[2]);
+    Pack<T, width> result;
+    for (int i = 0; i < width; ++i)
+      result.values[i] = static_cast<T>(math::choose(kept.values + i, static_cast<C>(x.values[i]) * factor, C(0)));
+    store_pack(out + of.at[0], result);
+  }
   void operator()(std::int64_t index) const {
     using C = ComputeType<T>;
     const RowTile<3> at(rows, index);

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <barrier>
+#include <bit>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -119,6 +122,28 @@ std::string backend_name() {
   return str("Kokkos ", KOKKOS_VERSION / 10000, ".", KOKKOS_VERSION / 100 % 100, ".", KOKKOS_VERSION % 100, ", ",
              HostBackend::name());
 }
+
+namespace {
+using ScratchUnit = std::max_align_t;
+std::size_t units_of(std::size_t bytes) { return std::bit_ceil(bytes / sizeof(ScratchUnit) + 1); }
+}  // namespace
+
+std::byte* scratch_of_thread(std::size_t bytes) {
+  static thread_local std::vector<ScratchUnit> memory;
+  if (memory.size() < units_of(bytes)) memory.resize(units_of(bytes));
+  return reinterpret_cast<std::byte*>(memory.data());
+}
+
+#ifndef KOKKOS_ENABLE_CUDA
+std::byte* cuda::scratch_on(Execution on, std::size_t bytes) {
+  static std::mutex mutex;
+  static std::map<void*, std::vector<std::vector<ScratchUnit>>> of_streams;
+  const std::lock_guard lock(mutex);
+  std::vector<std::vector<ScratchUnit>>& memory = of_streams[on.stream];
+  if (memory.empty() || memory.back().size() < units_of(bytes)) memory.emplace_back(units_of(bytes));
+  return reinterpret_cast<std::byte*>(memory.back().data());
+}
+#endif
 
 bool loops_go_through_kokkos() {
   return host_needs_kokkos && (!host_is_serial || Kokkos::Profiling::profileLibraryLoaded());

@@ -43,6 +43,16 @@ struct CompareKernel {
     const RowElement<3> of(rows, index);
     out[of.at[0]] = op(static_cast<C>(a[of.at[1]]), static_cast<C>(b[of.at[2]]));
   }
+  static constexpr int width = pack_width<T>;
+  bool can_pack() const { return lies_in_packs<width>(rows, out, a, b); }
+  KOKKOS_FUNCTION void pack(std::int64_t first) const {
+    using C = ComputeType<T>;
+    const RowElement<3> of(rows, first);
+    const Pack<T, width> x = load_pack<width>(a + of.at[1]), y = load_pack<width>(b + of.at[2]);
+    Pack<bool, width> result;
+    for (int i = 0; i < width; ++i) result.values[i] = op(static_cast<C>(x.values[i]), static_cast<C>(y.values[i]));
+    store_pack(out + of.at[0], result);
+  }
   void operator()(std::int64_t index) const {
     using C = ComputeType<T>;
     const RowTile<3> at(rows, index);
@@ -79,6 +89,16 @@ struct WhereKernel {
   KOKKOS_FUNCTION void portable(std::int64_t index) const {
     const RowElement<4> of(rows, index);
     out[of.at[0]] = condition[of.at[1]] ? a[of.at[2]] : b[of.at[3]];
+  }
+  static constexpr int width = pack_width<Word>;
+  bool can_pack() const { return lies_in_packs<width>(rows, out, condition, a, b); }
+  KOKKOS_FUNCTION void pack(std::int64_t first) const {
+    const RowElement<4> of(rows, first);
+    const Pack<bool, width> yes = load_pack<width>(condition + of.at[1]);
+    const Pack<Word, width> x = load_pack<width>(a + of.at[2]), y = load_pack<width>(b + of.at[3]);
+    Pack<Word, width> result;
+    for (int i = 0; i < width; ++i) result.values[i] = yes.values[i] ? x.values[i] : y.values[i];
+    store_pack(out + of.at[0], result);
   }
   void operator()(std::int64_t index) const {
     const RowTile<4> at(rows, index);

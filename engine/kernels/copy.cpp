@@ -32,6 +32,13 @@ struct FillKernel {
   T value;
   Rows<1> rows;
   KOKKOS_FUNCTION void portable(std::int64_t index) const { out[RowElement<1>(rows, index).at[0]] = value; }
+  static constexpr int width = pack_width<T>;
+  bool can_pack() const { return lies_in_packs<width>(rows, out); }
+  KOKKOS_FUNCTION void pack(std::int64_t first) const {
+    Pack<T, width> filled;
+    for (int i = 0; i < width; ++i) filled.values[i] = value;
+    store_pack(out + RowElement<1>(rows, first).at[0], filled);
+  }
   void operator()(std::int64_t index) const {
     const RowTile<1> at(rows, index);
     T* const to = out + at.start[0];

@@ -24,6 +24,7 @@ DimSplit split_at(const View& view, int dim) {
 
 void check_indices(Execution on, const char* operation, const View& index, std::int64_t size,
                    Missing missing = Missing::refused, std::optional<std::int64_t> ignored = {}) {
+  if (missing == Missing::impossible) return;
   const auto* const at = data_of<const std::int64_t>(index);
   const std::int64_t count = num_elements(index), lowest = missing == Missing::zeros ? -1 : 0;
   const std::int64_t bad = first_index(on, "lockstep::check_indices", count, OutOfRange(at, lowest, size, ignored));
@@ -59,7 +60,8 @@ struct SelectKernel {
   }
 };
 
-// The host handles one piece of the inner elements of one outer index. No two pieces write the same element.
+// The host handles one piece of the inner elements of one outer index. A team handles one picked slice: the first one
+// of those with its index adds them all. No two write the same element.
 template <class T>
 struct AddKernel {
   T* out;
@@ -68,14 +70,29 @@ struct AddKernel {
   DimSplit to;
   std::int64_t picked;
   std::int64_t pieces;
-  KOKKOS_FUNCTION void portable(std::int64_t element) const {
+
+  static constexpr std::size_t scratch_bytes = sizeof(int);
+  template <class Team>
+  KOKKOS_FUNCTION void team(const Team& team) const {
     using C = ComputeType<T>;
-    const std::int64_t outer = element / to.inner, i = element - outer * to.inner;
-    for (std::int64_t j = 0; j < picked; ++j) {
-      if (index[j] < 0) continue;
-      T& into = out[(outer * to.size + index[j]) * to.inner + i];
-      into = static_cast<T>(
-          static_cast<C>(static_cast<C>(into) + static_cast<C>(value[(outer * picked + j) * to.inner + i])));
+    const std::int64_t outer = team.index() / picked, first = team.index() - outer * picked;
+    const std::int64_t slice = index[first];
+    if (slice < 0) return;
+    int* const is_later = reinterpret_cast<int*>(team.scratch());
+    if (team.rank() == 0) *is_later = 0;
+    team.barrier();
+    for_each_of(team, first, [=, this](std::int64_t j) {
+      if (index[j] == slice) *is_later = 1;  // all writers store the same value
+    });
+    team.barrier();
+    if (*is_later != 0) return;
+    T* const into = out + (outer * to.size + slice) * to.inner;
+    for (std::int64_t j = first; j < picked; ++j) {
+      if (index[j] != slice) continue;
+      const T* const from = value + (outer * picked + j) * to.inner;
+      for_each_of(team, to.inner, [=](std::int64_t i) {
+        into[i] = static_cast<T>(static_cast<C>(static_cast<C>(into[i]) + static_cast<C>(from[i])));
+      });
     }
   }
   void operator()(std::int64_t piece) const {
@@ -133,10 +150,10 @@ void index_add(Execution on, const View& to, int dim, const View& index, const V
   const DimSplit shape = split_at(to, dim);
   const std::int64_t pieces = num_tiles(shape.inner);
   dispatch_all(to.dtype, [&]<class T>() {
-    run(on, "lockstep::index_add", shape.outer * pieces,
-        AddKernel<T>{data_of<T>(to), data_of<const T>(value), data_of<const std::int64_t>(index), shape,
-                     num_elements(index), pieces},
-        shape.outer * shape.inner);
+    run_teams(on, "lockstep::index_add", shape.outer * pieces,
+              AddKernel<T>{data_of<T>(to), data_of<const T>(value), data_of<const std::int64_t>(index), shape,
+                           num_elements(index), pieces},
+              shape.outer * num_elements(index));
   });
 }
 

@@ -13,8 +13,9 @@
 
 namespace lockstep::kernels {
 
-// The index -1, which positions_in() gives for elements of other ranks: an error, or a slice of zeros.
-enum class Missing : std::uint8_t { refused, zeros };
+// The index -1, which positions_in() gives for elements of other ranks: an error, or a slice of zeros. With `impossible`
+// the caller knows that every index is in range, and the host does not wait for a check.
+enum class Missing : std::uint8_t { refused, zeros, impossible };
 
 // out[..., j, ...] = a[..., index[j], ...] along `dim`.
 void index_select(Execution on, const View& out, const View& a, int dim, const View& index,

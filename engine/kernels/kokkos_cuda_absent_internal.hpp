@@ -12,6 +12,8 @@
 namespace lockstep::kernels::cuda {
 
 inline void forget_instances() {}
+// For kernels that wait on a stream of the stand-in. Memory that has become too small stays, because they may use it.
+std::byte* scratch_on(device::Execution on, std::size_t bytes);
 inline int current_device() { return -1; }
 
 template <class Functor>

@@ -19,6 +19,8 @@ namespace lockstep::kernels::cuda {
 // The execution space instance on the stream. It is created at the first use of the stream and kept until finalize().
 // It does not own the stream.
 Kokkos::Cuda instance_on(device::Execution on);
+// Memory of the stream, kept as long. It grows in stream order, without a wait for the device.
+std::byte* scratch_on(device::Execution on, std::size_t bytes);
 void forget_instances();
 int current_device();  // of the calling thread; -1 if CUDA cannot tell
 

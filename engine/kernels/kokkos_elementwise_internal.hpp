@@ -75,6 +75,15 @@ struct UnaryKernel {
     const RowElement<2> of(rows, index);
     out[of.at[0]] = static_cast<R>(op(static_cast<ComputeType<A>>(a[of.at[1]])));
   }
+  static constexpr int width = pack_width<R, A>;
+  bool can_pack() const { return lies_in_packs<width>(rows, out, a); }
+  KOKKOS_FUNCTION void pack(std::int64_t first) const {
+    const RowElement<2> of(rows, first);
+    const Pack<A, width> x = load_pack<width>(a + of.at[1]);
+    Pack<R, width> y;
+    for (int i = 0; i < width; ++i) y.values[i] = static_cast<R>(op(static_cast<ComputeType<A>>(x.values[i])));
+    store_pack(out + of.at[0], y);
+  }
   void operator()(std::int64_t index) const {
     const RowTile<2> at(rows, index);
     const Op f = op;
@@ -102,6 +111,18 @@ struct BinaryKernel {
     using C = ComputeType<T>;
     const RowElement<3> of(rows, index);
     out[of.at[0]] = static_cast<T>(op(static_cast<C>(a[of.at[1]]), static_cast<C>(b[of.at[2]])));
+  }
+  static constexpr int width = pack_width<T, B>;
+  bool can_pack() const { return lies_in_packs<width>(rows, out, a, b); }
+  KOKKOS_FUNCTION void pack(std::int64_t first) const {
+    using C = ComputeType<T>;
+    const RowElement<3> of(rows, first);
+    const Pack<T, width> x = load_pack<width>(a + of.at[1]);
+    const Pack<B, width> y = load_pack<width>(b + of.at[2]);
+    Pack<T, width> result;
+    for (int i = 0; i < width; ++i)
+      result.values[i] = static_cast<T>(op(static_cast<C>(x.values[i]), static_cast<C>(y.values[i])));
+    store_pack(out + of.at[0], result);
   }
   void operator()(std::int64_t index) const {
     using C = ComputeType<T>;

@@ -19,6 +19,7 @@
 
 #include "engine/core/error.hpp"
 #include "engine/kernels/backend.hpp"
+#include "engine/kernels/kokkos_pack_internal.hpp"
 #include "engine/kernels/kokkos_team_internal.hpp"
 #include "engine/kernels/view.hpp"
 #ifdef KOKKOS_ENABLE_CUDA
@@ -33,6 +34,8 @@ namespace lockstep::kernels {
 inline constexpr std::int64_t tile = 4096;
 
 inline std::int64_t num_tiles(std::int64_t count) { return (count + tile - 1) / tile; }
+
+std::byte* scratch_of_thread(std::size_t bytes);
 
 // Whether loops must go through Kokkos: its backend has threads, or a profiler is loaded. Otherwise they are plain
 // loops, because passing a label costs an allocation, which takes longer than many kernels of a small model.
@@ -100,11 +103,17 @@ void run(Execution on, const char* label, std::int64_t count, const Kernel& kern
   run_on_host(label, count, kernel);
 }
 
-// kernel.portable(index) for [0, count); not in Space::host.
+// kernel.portable(index) for [0, count), in packs if the kernel has them (kokkos_pack_internal.hpp); not in
+// Space::host.
 template <class Kernel>
 [[gnu::noinline]] void run_portable(Execution on, const char* label, std::int64_t count, const Kernel& kernel) {
-  if (on.space == Space::cuda) return cuda::loop(on, label, count, PortableBody<Kernel>{kernel});
-  run_on_host(label, count, PortableBody<Kernel>{kernel});
+  if constexpr (requires { Kernel::width; }) {
+    const Packed<Kernel> packed(kernel, count);
+    run_portable(on, label, packed.num_indices(count), packed);
+  } else {
+    if (on.space == Space::cuda) return cuda::loop(on, label, count, PortableBody<Kernel>{kernel});
+    run_on_host(label, count, PortableBody<Kernel>{kernel});
+  }
 }
 
 // On the host kernel(index) for [0, count), elsewhere kernel.portable(index) for [0, portable_count).
@@ -139,6 +148,12 @@ void run_teams(Execution on, const char* label, std::int64_t count, const Kernel
 template <class Kernel>
 void run_teams(Execution on, const char* label, std::int64_t count, const Kernel& kernel) {
   run_teams(on, label, count, kernel, count);
+}
+
+// Memory of the space for what a kernel leaves to the next one on the same stream. The next call on the stream gets the
+// same memory.
+inline std::byte* scratch_on(Execution on, std::size_t bytes) {
+  return on.space == Space::cuda ? cuda::scratch_on(on, bytes) : scratch_of_thread(bytes);
 }
 
 // The first index below `count` for which holds(index) is true, or `count`. The host waits for it.

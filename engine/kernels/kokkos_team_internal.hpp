@@ -70,24 +70,33 @@ KOKKOS_FUNCTION void add_lanes(const Team& team, C* lanes, std::int64_t blocks, 
   team.barrier();
 }
 
+// The sums of f(i) over the blocks of reduce.hpp from element `first` on, at most team_blocks of them, of i < count.
+// Returns their number; the sum of block b is in lanes[b * reduce_lanes] of the scratch memory. Ends with a barrier.
+template <class C, class Team, class F>
+KOKKOS_FUNCTION std::int64_t team_block_sums(const Team& team, std::int64_t first, std::int64_t count, const F& f) {
+  static_assert(sizeof(C) <= sizeof(double));
+  C* const lanes = reinterpret_cast<C*>(team.scratch());
+  const std::int64_t left = (count - first + reduce_block - 1) / reduce_block;
+  const std::int64_t blocks = left < team_blocks ? left : team_blocks;
+  for_each_of(team, blocks * reduce_lanes, [&](std::int64_t i) {
+    const std::int64_t block = i / reduce_lanes;
+    const std::int64_t begin = first + block * reduce_block;
+    const std::int64_t end = count - begin < reduce_block ? count : begin + reduce_block;
+    C sum = 0;
+    for (std::int64_t j = begin + (i - block * reduce_lanes); j < end; j += reduce_lanes) sum += f(j);
+    lanes[i] = sum;
+  });
+  add_lanes(team, lanes, blocks, 1);
+  return blocks;
+}
+
 // The sum of f(i) over i < count in the order of reduce.hpp, before it is rounded to C. Ends with a barrier.
 template <class C, class Team, class F>
 KOKKOS_FUNCTION TotalType<C> team_total(const Team& team, std::int64_t count, const F& f) {
-  static_assert(sizeof(C) <= sizeof(double));
-  C* const lanes = reinterpret_cast<C*>(team.scratch());
+  const C* const lanes = reinterpret_cast<const C*>(team.scratch());
   TotalType<C> total = 0;
   for (std::int64_t first = 0; first < count; first += team_blocks * reduce_block) {
-    const std::int64_t left = (count - first + reduce_block - 1) / reduce_block;
-    const std::int64_t blocks = left < team_blocks ? left : team_blocks;
-    for_each_of(team, blocks * reduce_lanes, [&](std::int64_t i) {
-      const std::int64_t block = i / reduce_lanes;
-      const std::int64_t begin = first + block * reduce_block;
-      const std::int64_t end = count - begin < reduce_block ? count : begin + reduce_block;
-      C sum = 0;
-      for (std::int64_t j = begin + (i - block * reduce_lanes); j < end; j += reduce_lanes) sum += f(j);
-      lanes[i] = sum;
-    });
-    add_lanes(team, lanes, blocks, 1);
+    const std::int64_t blocks = team_block_sums<C>(team, first, count, f);
     for (std::int64_t block = 0; block < blocks; ++block) total += lanes[block * reduce_lanes];
     team.barrier();
   }

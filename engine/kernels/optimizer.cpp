@@ -19,29 +19,41 @@ struct SgdKernel {
   bool decays, has_momentum, first_step;
 
   KOKKOS_FUNCTION void portable(std::int64_t index) const {
-    if (decays) return with_decay<true>(index, 1);
-    with_decay<false>(index, 1);
+    update(parameter + index, grad + index, has_momentum ? buffer + index : nullptr, 1);
+  }
+  static constexpr int width = pack_width<T>;
+  bool can_pack() const {
+    return is_aligned_for_packs<width>(parameter) && is_aligned_for_packs<width>(grad) &&
+           is_aligned_for_packs<width>(buffer);
+  }
+  KOKKOS_FUNCTION void pack(std::int64_t first) const {
+    Pack<T, width> p = load_pack<width>(parameter + first), buf{};
+    const Pack<T, width> gradient = load_pack<width>(grad + first);
+    if (has_momentum) buf = load_pack<width>(buffer + first);
+    update(p.values, gradient.values, buf.values, width);
+    store_pack(parameter + first, p);
+    if (has_momentum) store_pack(buffer + first, buf);
   }
   void operator()(std::int64_t index) const {
     const std::int64_t begin = index * tile;
-    const std::int64_t n = count - begin < tile ? count - begin : tile;
-    if (decays) return with_decay<true>(begin, n);
-    with_decay<false>(begin, n);
+    update(parameter + begin, grad + begin, has_momentum ? buffer + begin : nullptr,
+           count - begin < tile ? count - begin : tile);
   }
 
   // The options are template parameters, because a loop with a condition does not vectorise.
+  KOKKOS_INLINE_FUNCTION void update(T* p, const T* gradient, T* buf, std::int64_t n) const {
+    if (decays) return with_decay<true>(p, gradient, buf, n);
+    with_decay<false>(p, gradient, buf, n);
+  }
   template <bool decay>
-  KOKKOS_INLINE_FUNCTION void with_decay(std::int64_t begin, std::int64_t n) const {
-    if (!has_momentum) return update<decay, false, false>(begin, n);
-    if (first_step) return update<decay, true, true>(begin, n);
-    update<decay, true, false>(begin, n);
+  KOKKOS_INLINE_FUNCTION void with_decay(T* p, const T* gradient, T* buf, std::int64_t n) const {
+    if (!has_momentum) return with_options<decay, false, false>(p, gradient, buf, n);
+    if (first_step) return with_options<decay, true, true>(p, gradient, buf, n);
+    with_options<decay, true, false>(p, gradient, buf, n);
   }
 
   template <bool decay, bool momentum_on, bool first>
-  KOKKOS_INLINE_FUNCTION void update(std::int64_t begin, std::int64_t n) const {
-    T* const p = parameter + begin;
-    const T* const gradient = grad + begin;
-    T* const buf = momentum_on ? buffer + begin : nullptr;
+  KOKKOS_INLINE_FUNCTION void with_options(T* p, const T* gradient, [[maybe_unused]] T* buf, std::int64_t n) const {
     const C lr = minus_lr, mu = momentum, wd = weight_decay;
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) {
@@ -69,22 +81,34 @@ struct AdamKernel {
   bool decays;
 
   KOKKOS_FUNCTION void portable(std::int64_t index) const {
-    if (decays) return update<true>(index, 1);
-    update<false>(index, 1);
+    update(parameter + index, grad + index, exp_avg + index, exp_avg_sq + index, 1);
+  }
+  static constexpr int width = pack_width<T>;
+  bool can_pack() const {
+    return is_aligned_for_packs<width>(parameter) && is_aligned_for_packs<width>(grad) &&
+           is_aligned_for_packs<width>(exp_avg) && is_aligned_for_packs<width>(exp_avg_sq);
+  }
+  KOKKOS_FUNCTION void pack(std::int64_t first) const {
+    Pack<T, width> p = load_pack<width>(parameter + first);
+    const Pack<T, width> gradient = load_pack<width>(grad + first);
+    Pack<T, width> ms = load_pack<width>(exp_avg + first), vs = load_pack<width>(exp_avg_sq + first);
+    update(p.values, gradient.values, ms.values, vs.values, width);
+    store_pack(parameter + first, p);
+    store_pack(exp_avg + first, ms);
+    store_pack(exp_avg_sq + first, vs);
   }
   void operator()(std::int64_t index) const {
     const std::int64_t begin = index * tile;
-    const std::int64_t n = count - begin < tile ? count - begin : tile;
-    if (decays) return update<true>(begin, n);
-    update<false>(begin, n);
+    update(parameter + begin, grad + begin, exp_avg + begin, exp_avg_sq + begin,
+           count - begin < tile ? count - begin : tile);
   }
 
+  KOKKOS_INLINE_FUNCTION void update(T* p, const T* gradient, T* ms, T* vs, std::int64_t n) const {
+    if (decays) return with_decay<true>(p, gradient, ms, vs, n);
+    with_decay<false>(p, gradient, ms, vs, n);
+  }
   template <bool decay>
-  KOKKOS_INLINE_FUNCTION void update(std::int64_t begin, std::int64_t n) const {
-    T* const p = parameter + begin;
-    const T* const gradient = grad + begin;
-    T* const ms = exp_avg + begin;
-    T* const vs = exp_avg_sq + begin;
+  KOKKOS_INLINE_FUNCTION void with_decay(T* p, const T* gradient, T* ms, T* vs, std::int64_t n) const {
     const AdamKernel k = *this;  // a copy that the stores of the loop cannot alias
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) {

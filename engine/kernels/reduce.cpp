@@ -20,6 +20,103 @@ KOKKOS_INLINE_FUNCTION R finish(TotalType<C> total, double divisor) {
   }
 }
 
+// ---- few results of many elements, for accelerators: many teams sum the blocks, and then one per result adds these
+
+// Writes the block sums of each result. A team sums one piece: team_blocks blocks, or what is left. Terms are a type
+// whose of_result(result) gives the elements of a result as a function of i.
+template <class C, class Terms>
+struct BlockSums {
+  C* sums;  // (results, blocks)
+  Terms terms;
+  std::int64_t count;   // number of elements per result
+  std::int64_t blocks;  // per result
+  std::int64_t pieces;  // per result
+
+  static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  template <class Team>
+  KOKKOS_FUNCTION void team(const Team& team) const {
+    const std::int64_t result = team.index() / pieces, piece = team.index() - result * pieces;
+    const std::int64_t here =
+        team_block_sums<C>(team, piece * team_blocks * reduce_block, count, terms.of_result(result));
+    const C* const lanes = reinterpret_cast<const C*>(team.scratch());
+    C* const to = sums + result * blocks + piece * team_blocks;
+    for_each_of(team, here, [=](std::int64_t block) { to[block] = lanes[block * reduce_lanes]; });
+  }
+};
+
+// Adds the block sums of one result in order.
+template <class R, class C>
+struct AddBlockSums {
+  R* out;
+  const C* sums;
+  std::int64_t blocks;
+  double divisor;
+
+  static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  template <class Team>
+  KOKKOS_FUNCTION void team(const Team& team) const {
+    C* const next = reinterpret_cast<C*>(team.scratch());
+    const C* const from = sums + team.index() * blocks;
+    TotalType<C> total = 0;
+    for (std::int64_t first = 0; first < blocks; first += team_slots) {
+      const std::int64_t here = blocks - first < team_slots ? blocks - first : team_slots;
+      for_each_of(team, here, [=](std::int64_t i) { next[i] = from[first + i]; });
+      team.barrier();
+      if (team.rank() == 0)
+        for (std::int64_t i = 0; i < here; ++i) total += next[i];
+      team.barrier();
+    }
+    if (team.rank() == 0) out[team.index()] = finish<R, C>(total, divisor);
+  }
+};
+
+// Whether a team per result would leave most of an accelerator idle.
+bool suits_block_sums(Execution on, std::int64_t results, std::int64_t count) {
+  constexpr std::int64_t many_results = 256, piece = team_blocks * reduce_block;
+  return on.space != Space::host && results < many_results && count > 2 * piece;
+}
+
+template <class R, class C, class Terms>
+void sum_by_blocks(Execution on, const char* label, R* out, std::int64_t results, std::int64_t count, double divisor,
+                   const Terms& terms) {
+  const std::int64_t blocks = (count + reduce_block - 1) / reduce_block;
+  const std::int64_t pieces = (blocks + team_blocks - 1) / team_blocks;
+  auto* const sums = reinterpret_cast<C*>(scratch_on(on, bounded_bytes(bounded_product(results, blocks), sizeof(C))));
+  run_portable_teams(on, label, bounded_product(results, pieces),
+                     BlockSums<C, Terms>{sums, terms, count, blocks, pieces});
+  run_portable_teams(on, label, results, AddBlockSums<R, C>{out, sums, blocks, divisor});
+}
+
+template <class T>
+struct RowTerms {
+  const T* a;
+  Rows<2> kept;     // a result and a over the kept dims
+  Rows<1> reduced;  // a over the reduced dims
+  struct Elements {
+    const T* x;
+    Rows<1> reduced;
+    KOKKOS_FUNCTION SumType<T> operator()(std::int64_t i) const {
+      return static_cast<SumType<T>>(static_cast<ComputeType<T>>(x[RowElement<1>(reduced, i).at[0]]));
+    }
+  };
+  KOKKOS_FUNCTION Elements of_result(std::int64_t result) const {
+    return {a + RowElement<2>(kept, result).at[1], reduced};
+  }
+};
+
+template <class T>
+struct SquaredDifferences {
+  const T* a;
+  const T* b;
+  KOKKOS_FUNCTION ComputeType<T> operator()(std::int64_t i) const {
+    const auto difference = static_cast<ComputeType<T>>(a[i]) - static_cast<ComputeType<T>>(b[i]);
+    return difference * difference;
+  }
+  KOKKOS_FUNCTION SquaredDifferences of_result(std::int64_t) const { return *this; }
+};
+
+// ---- one team per result
+
 // Computes one result, for any strides.
 template <class R, class T>
 struct RowSum {
@@ -34,10 +131,7 @@ struct RowSum {
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     using C = SumType<T>;
-    const T* const x = a + RowElement<2>(kept, team.index()).at[1];
-    const auto total = team_total<C>(team, count, [&](std::int64_t i) {
-      return static_cast<C>(static_cast<ComputeType<T>>(x[RowElement<1>(reduced, i).at[0]]));
-    });
+    const auto total = team_total<C>(team, count, RowTerms<T>{a, kept, reduced}.of_result(team.index()));
     if (team.rank() == 0) out[team.index()] = finish<R, C>(total, divisor);
   }
   void operator()(std::int64_t index) const {
@@ -167,10 +261,7 @@ struct SquaredDifferenceSum {
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     using C = ComputeType<T>;
-    const double total = team_total<C>(team, count, [&](std::int64_t i) {
-      const C difference = static_cast<C>(a[i]) - static_cast<C>(b[i]);
-      return difference * difference;
-    });
+    const double total = team_total<C>(team, count, SquaredDifferences<T>{a, b});
     if (team.rank() == 0) *out = finish<T, C>(total, divisor);
   }
   void operator()(std::int64_t) const {
@@ -241,6 +332,8 @@ void sum(Execution on, const View& out, const View& a, int num_reduced, double d
       const std::int64_t teams = (kept.length + ColumnSum<R, T>::team_width - 1) / ColumnSum<R, T>::team_width;
       run_teams(on, "lockstep::sum", kept.num_rows * strips, ColumnSum<R, T>{to, from, kept, reduced, count, divisor},
                 kept.num_rows * teams);
+    } else if (suits_block_sums(on, results, count)) {
+      sum_by_blocks<R, SumType<T>>(on, "lockstep::sum", to, results, count, divisor, RowTerms<T>{from, kept, reduced});
     } else {
       run_teams(on, "lockstep::sum", results, RowSum<R, T>{to, from, kept, reduced, count, divisor});
     }
@@ -248,10 +341,15 @@ void sum(Execution on, const View& out, const View& a, int num_reduced, double d
 }
 
 void sum_squared_difference(Execution on, const View& out, const View& a, const View& b, double divisor) {
+  constexpr const char* label = "lockstep::sum_squared_difference";
+  const std::int64_t count = num_elements(a);
   dispatch_floating(a.dtype, [&]<class T>() {
-    run_teams(
-        on, "lockstep::sum_squared_difference", 1,
-        SquaredDifferenceSum<T>{data_of<T>(out), data_of<const T>(a), data_of<const T>(b), num_elements(a), divisor});
+    T* const to = data_of<T>(out);
+    const T* const left = data_of<const T>(a);
+    const T* const right = data_of<const T>(b);
+    if (suits_block_sums(on, 1, count))
+      return sum_by_blocks<T, ComputeType<T>>(on, label, to, 1, count, divisor, SquaredDifferences<T>{left, right});
+    run_teams(on, label, 1, SquaredDifferenceSum<T>{to, left, right, count, divisor});
   });
 }
 

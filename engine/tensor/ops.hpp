@@ -88,6 +88,9 @@ Tensor index_select(const Tensor& a, int dim, const Tensor& index);
 // to[index[i]] += value[i] along the dim, in the order of i. value: sizes of `to` with size n at the dim; cast to the
 // type of `to`. index as above.
 void index_add_(const Tensor& to, int dim, const Tensor& index, const Tensor& value);
+// The same for an index that an index_select of these sizes has taken: its positions are not checked, so the host waits
+// for nothing.
+void add_selected_(const Tensor& to, int dim, const Tensor& index, const Tensor& value);
 // At least one tensor; sizes equal except at the dim; the result has the promoted type.
 Tensor cat(const std::vector<Tensor>& tensors, int dim);
 

@@ -74,6 +74,10 @@ void index_add_(const Tensor& to, int dim, const Tensor& index, const Tensor& va
   add_slices(to, dim, index, value, kernels::Missing::refused);
 }
 
+void add_selected_(const Tensor& to, int dim, const Tensor& index, const Tensor& value) {
+  add_slices(to, dim, index, value, kernels::Missing::impossible);
+}
+
 Tensor select_held(const Tensor& a, int dim, const Tensor& positions) {
   return select_slices(a, dim, positions, kernels::Missing::zeros);
 }

@@ -98,8 +98,8 @@ Tensor embedding(const Tensor& weight, const Tensor& indices) {
 
 Tensor embedding_backward(const Tensor& grad, const Tensor& indices, const Dims& weight_sizes) {
   const Tensor out = zeros(weight_sizes, grad.dtype(), grad.device());
-  index_add_(out, 0, reshape(indices, Dims{indices.num_elements()}),
-             reshape(grad, Dims{indices.num_elements(), weight_sizes[1]}));
+  add_selected_(out, 0, reshape(indices, Dims{indices.num_elements()}),
+                reshape(grad, Dims{indices.num_elements(), weight_sizes[1]}));
   return out;
 }
 

@@ -21,6 +21,7 @@ struct BenchOptions {
   int rounds = 0;                  // measurements per row; 0: as many as take about a second
   std::vector<int> world_sizes{};  // empty: 2, and 8 for collectives
   bool same_bytes = false;         // collectives only: compare two world sizes on the same total number of bytes
+  int scale = 1;                   // kernels: inputs are so many times larger where memory limits the speed
   std::string device = "cpu";      // of collectives, steps and kernels: cpu, sim or cuda
   std::string only{};              // a part of the name of the measurements; empty: all
   std::string link{};              // how launchers of several hosts find each other (run_settings.hpp)

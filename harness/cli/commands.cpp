@@ -206,6 +206,8 @@ void define_quality(CLI::App& app, Choices& choices) {
   bench.add_flag("--json", choices.bench.json, "JSON lines");
   bench.add_option("--rounds", choices.bench.rounds, "number of measurements per row")->check(CLI::Range(1, 1000000));
   bench.add_option("--world-size", choices.bench.world_sizes, "ranks")->check(CLI::Range(1, 64));
+  bench.add_option("--scale", choices.bench.scale, "kernels: times by which inputs are larger, such as 64 for a GPU")
+      ->check(CLI::Range(1, 1024));
   bench.add_flag("--same-bytes", choices.bench.same_bytes,
                  "collectives: compare the times of 8 and 2 ranks that read and write the same total number of bytes");
   bench.add_option("--link", choices.bench.link, "as for `lockstep run`")

@@ -10,6 +10,7 @@
 #include "engine/device/cuda/shared.hpp"
 #include "engine/device/place_on_host.hpp"
 #include "engine/device/private_arena.hpp"
+#include "engine/device/runtime.hpp"
 
 namespace lockstep::device {
 
@@ -23,11 +24,16 @@ constexpr std::size_t page = std::size_t{2} << 20;  // of the GPU
 
 std::size_t nine_tenths(std::size_t bytes) { return bytes / 10 * 9; }
 
-// The size of the arenas on the host also bounds those on the device.
+// The size of the arenas on the host also bounds those on the device, and so does the rank's limit of memory, above
+// which scratch memory and gaps between blocks need room.
 std::size_t wanted_bytes(const RankContext& context) {
   const auto* world = static_cast<const HostWorld*>(context.shared());
-  if (world == nullptr) return RankContext::current().service<PrivateArena>().bytes;
-  return world->arena(Kind::cpu, context.rank()).bytes;
+  const std::size_t arena = world == nullptr ? RankContext::current().service<PrivateArena>().bytes
+                                             : world->arena(Kind::cpu, context.rank()).bytes;
+  const std::int64_t limit = Runtime::current().memory_limit().bytes;
+  constexpr std::int64_t room = std::int64_t{512} << 20;
+  if (limit >= MemoryLimit::none / 4) return arena;
+  return std::min(arena, static_cast<std::size_t>(limit + limit / 2 + room));
 }
 
 // Ranks that are threads share the context of CUDA of their process.

@@ -9,6 +9,7 @@
 #include "engine/core/resources.hpp"
 #include "engine/device/cuda/driver_errors.hpp"
 #include "engine/device/cuda/recording_calls.hpp"
+#include "engine/device/memory_limit.hpp"
 #include "engine/device/place_on_host.hpp"
 #include "engine/device/test_rank.hpp"
 
@@ -92,6 +93,16 @@ TEST(CudaBackend, LeavesRoomForTheRanksOfOtherCases) {
   allocate(gpu, 8);
   const GpuMemory memory{80 * gib, 80 * gib};
   EXPECT_THAT(cuda.log(), Contains(str("allocate ", share_of(memory, 16, 16, 100 * gib))));
+}
+
+TEST(CudaBackend, TakesLittleMoreThanTheLimitOfTheRank) {
+  RecordingCalls cuda(1, 80 * gib);
+  const StandIn stand_in(cuda);
+  RankContext context(0, 1);
+  const RankScope scope(context);
+  limit_memory({.bytes = gib});
+  allocate(gpu, 8);
+  EXPECT_THAT(cuda.log(), Contains(str("allocate ", 2 * gib)));
 }
 
 TEST(CudaBackend, RefusesMoreProcessesThanAGpuHasRoomFor) {

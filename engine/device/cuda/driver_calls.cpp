@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 
 #include "engine/core/resources.hpp"
 #include "engine/device/cuda/calls.hpp"
@@ -27,6 +28,12 @@ void check(const char* call, cudaError_t error) {
   if (error != cudaSuccess) throw refused(call, error);
 }
 
+void check_driver(const char* call, CUresult error) {
+  if (error != CUDA_SUCCESS)
+    throw ResourceError(str(call, ": error ", static_cast<int>(error), " of the Nvidia driver"),
+                        "see the documentation of CUDA for this error");
+}
+
 // The status of what the stream has not reached is no error.
 bool is_done(const char* call, cudaError_t error) {
   if (error == cudaErrorNotReady) {
@@ -37,9 +44,13 @@ bool is_done(const char* call, cudaError_t error) {
   return true;
 }
 
+// 0 without a driver. cudaDriverGetVersion() would start CUDA, and then no process that is forked later could.
 int version_of_driver() {
+  void* const driver = ::dlopen("libcuda.so.1", RTLD_LAZY);
+  if (driver == nullptr) return 0;
+  const auto get_version = reinterpret_cast<CUresult (*)(int*)>(::dlsym(driver, "cuDriverGetVersion"));
   int version = 0;
-  check("cudaDriverGetVersion", cudaDriverGetVersion(&version));
+  if (get_version != nullptr) check_driver("cuDriverGetVersion", get_version(&version));
   return version;
 }
 
@@ -57,12 +68,6 @@ Function driver_function(const char* name, unsigned version) {
   if (result != cudaDriverEntryPointSuccess || found == nullptr)
     throw ResourceError(str(name, ": the Nvidia driver lacks this function"), "install a newer driver");
   return reinterpret_cast<Function>(found);
-}
-
-void check_driver(const char* call, CUresult error) {
-  if (error != CUDA_SUCCESS)
-    throw ResourceError(str(call, ": error ", static_cast<int>(error), " of the Nvidia driver"),
-                        "see the documentation of CUDA for this error");
 }
 
 cudaStream_t stream_of(StreamHandle stream) { return static_cast<cudaStream_t>(stream); }

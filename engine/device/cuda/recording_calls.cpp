@@ -125,6 +125,11 @@ int RecordingCalls::num_pinned() const {
 void RecordingCalls::enter(const std::string& call, const std::string& operands) {
   if (!of_program_) log_.push_back(operands.empty() ? call : str(call, " ", operands));
   ++counts_[call];
+  // As CUDA does, which starts at its first call.
+  if (started_in_ == 0) started_in_ = ::getpid();
+  if (started_in_ != ::getpid())
+    throw ResourceError(str(call, ": initialization error: CUDA had started in the process that was forked"),
+                        "fork before the first call");
   if (const auto failing = failing_.find(call); failing != failing_.end() && --failing->second == 0) {
     failing_.erase(failing);
     throw ResourceError(str(call, ": refused on purpose"), "a test asked for it");

@@ -21,6 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include <sys/types.h>
+
 #include "engine/device/cuda/calls.hpp"
 
 namespace lockstep::device::cuda {
@@ -151,6 +153,7 @@ class RecordingCalls final : public Calls {
   const int num_devices_;
   const std::size_t bytes_per_device_;
   const bool of_program_;
+  pid_t started_in_ = 0;  // the process of the first call
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool holds_new_ = false, lazy_ = false;

@@ -92,6 +92,7 @@ void RecordingCalls::copy(void* to, const void* from, std::size_t bytes, StreamH
 void RecordingCalls::set_bytes(void* to, int byte, std::size_t bytes, StreamHandle stream) {
   const std::lock_guard lock(mutex_);
   enter("set_bytes", str("s", stream_of(stream).number, " ", bytes));
+  if (is_pageable(to)) throw ResourceError("set_bytes of memory that is neither on the device nor pinned", "");
   enqueue(stream, {nullptr, [=] { std::memset(to, byte, bytes); }, nullptr});
 }
 
