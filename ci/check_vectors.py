@@ -35,11 +35,18 @@ HOT = {
           for types in ("float, float", "lockstep::BFloat16, lockstep::BFloat16")),
         *(f"{name}, {types}>" for name in ("GeluBackward", "TanhBackward", "SigmoidBackward")
           for types in ("float, float", "lockstep::BFloat16, lockstep::BFloat16")),
+        *(f"{name}, double, double>" for name in ("Gelu", "Tanh", "Erf")),
         "KeepScaled<float>",
     ],
     "engine/kernels/arithmetic.cpp": ["::Add, float, float>", "::Sub, float, float>", "::Mul, float, float>", "::Div, float, float>"],
-    "engine/kernels/functions.cpp": ["Exp, float, float>", "Sqrt, float, float>"],
+    "engine/kernels/functions.cpp": [
+        "Exp, float, float>", "Exp, double, double>", "Sqrt, float, float>", "Log, float, float>", "Log, double, double>",
+        "Log, lockstep::BFloat16, lockstep::BFloat16>",
+    ],
     "engine/kernels/norm.cpp": ["Norm<float>", "NormBackward<float>", "NormWeights<float>"],
+    "engine/kernels/numbers.cpp": [
+        "::Pow, float, float>", "::Pow, double, double>", "::Pow, lockstep::BFloat16, lockstep::BFloat16>",
+    ],
     "engine/kernels/optimizer.cpp": ["SgdKernel<float>", "AdamKernel<float>"],
     "engine/kernels/reduce.cpp": ["RowSum<float", "ColumnSum<float"],
     "engine/kernels/softmax.cpp": [

@@ -3,6 +3,7 @@
 
 #include "engine/core/error.hpp"
 #include "engine/kernels/kokkos_sum_internal.hpp"
+#include "engine/kernels/logarithm_internal.hpp"
 #include "engine/kernels/math_internal.hpp"
 #include "engine/kernels/normalize.hpp"
 #include "engine/kernels/out_of_range_internal.hpp"
@@ -33,7 +34,7 @@ struct ClassLosses {
     if (team.rank() == 0) store(row, top, sum);
   }
   KOKKOS_INLINE_FUNCTION void store(std::int64_t row, C top, C sum) const {
-    const C log_sum = std::log(sum);
+    const C log_sum = math::log(sum);
     const std::int64_t target = targets[row];
     losses[row] = target == ignored ? C(0) : log_sum - (static_cast<C>(logits[row * classes + target]) - top);
     log_sums[row] = log_sum + top;

@@ -2,6 +2,7 @@
 
 #include "engine/kernels/elementwise.hpp"
 #include "engine/kernels/kokkos_elementwise_internal.hpp"
+#include "engine/kernels/logarithm_internal.hpp"
 #include "engine/kernels/math_internal.hpp"
 
 namespace lockstep::kernels {
@@ -54,7 +55,7 @@ struct Exp {
 struct Log {
   template <class T>
   KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
-    return std::log(x);
+    return math::log(x);
   }
 };
 

@@ -1,6 +1,5 @@
+// exp, erf and tanh against long double and against values that were computed in 40 digits and rounded.
 #include <cmath>
-#include <cstring>
-#include <functional>
 #include <limits>
 #include <vector>
 
@@ -8,97 +7,96 @@
 
 #include "engine/kernels/activations.hpp"
 #include "engine/kernels/elementwise.hpp"
-#include "engine/kernels/test_views.hpp"
+#include "engine/kernels/test_errors.hpp"
 
 namespace lockstep::kernels {
 namespace {
 
-using Kernel = void (*)(Execution, const View&, const View&);
-
-// Floats from low to high in equal steps of their bit patterns, each with both signs.
-std::vector<float> spread(float low, float high, std::uint32_t step) {
-  std::vector<float> values;
-  for (std::uint32_t bits = __builtin_bit_cast(std::uint32_t, low); bits < __builtin_bit_cast(std::uint32_t, high);
-       bits += step) {
-    values.push_back(__builtin_bit_cast(float, bits));
-    values.push_back(-values.back());
-  }
-  return values;
-}
-
-// The largest error against the exact value, in units in the last place of the result.
-double largest_error(Kernel kernel, std::vector<float> values, const std::function<double(double)>& exact) {
-  std::vector<float> out(values.size());
-  kernel(Space::host, view_of(out), view_of(values));
-  double worst = 0.0;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const double wanted = exact(values[i]);
-    const float rounded = std::fabs(static_cast<float>(wanted));
-    if (std::isinf(rounded)) {
-      EXPECT_EQ(out[i], static_cast<float>(wanted)) << values[i];
-      continue;
-    }
-    const double unit = static_cast<double>(std::nextafter(rounded, std::numeric_limits<float>::infinity())) - rounded;
-    worst = std::max(worst, std::fabs(static_cast<double>(out[i]) - wanted) / unit);
-  }
-  return worst;
-}
+long double exact_exp(long double x) { return std::exp(x); }
+long double exact_erf(long double x) { return std::erf(x); }
+long double exact_tanh(long double x) { return std::tanh(x); }
 
 TEST(Math, ExpIsWithinOneUnit) {
-  EXPECT_LT(largest_error(kernels::exp, spread(1e-9f, 110.0f, 997), [](double x) { return std::exp(x); }), 1.0);
+  EXPECT_LT(largest_error(kernels::exp, spread(1e-9f, 110.0f, 250'000), exact_exp), 1.0);
+  EXPECT_LT(largest_error(kernels::exp, between<double>(-746.0, 710.0, 200'000), exact_exp), 1.0);
+  EXPECT_LT(largest_error(kernels::exp, spread(1e-300, 800.0, 50'000), exact_exp), 1.0);
 }
 TEST(Math, ErfIsWithinTwoUnits) {
-  EXPECT_LT(largest_error(kernels::erf, spread(1e-9f, 8.0f, 997), [](double x) { return std::erf(x); }), 2.0);
+  EXPECT_LT(largest_error(kernels::erf, spread(1e-9f, 8.0f, 250'000), exact_erf), 2.0);
 }
 TEST(Math, TanhIsWithinTwoUnits) {
-  EXPECT_LT(largest_error(kernels::tanh, spread(1e-9f, 20.0f, 997), [](double x) { return std::tanh(x); }), 2.0);
+  EXPECT_LT(largest_error(kernels::tanh, spread(1e-9f, 20.0f, 250'000), exact_tanh), 2.0);
+}
+TEST(Math, ErfOfFloat64IsWithinOneAndAHalfUnits) {
+  EXPECT_LT(largest_error(kernels::erf, between<double>(-1.0, 1.0, 200'000), exact_erf), 1.5);
+  EXPECT_LT(largest_error(kernels::erf, between<double>(0.9, 6.1, 200'000), exact_erf), 1.5);
+  EXPECT_LT(largest_error(kernels::erf, between<double>(6.0, 1000.0, 50'000), exact_erf), 1.5);
+  EXPECT_LT(largest_error(kernels::erf, spread(1e-300, 30.0, 50'000), exact_erf), 1.5);
+  EXPECT_LT(largest_error(kernels::erf, random_bits<double>(50'000), exact_erf), 1.5);
+}
+TEST(Math, TanhOfFloat64IsWithinOneAndAHalfUnits) {
+  EXPECT_LT(largest_error(kernels::tanh, between<double>(-0.7, 0.7, 200'000), exact_tanh), 1.5);
+  EXPECT_LT(largest_error(kernels::tanh, between<double>(0.6, 22.0, 200'000), exact_tanh), 1.5);
+  EXPECT_LT(largest_error(kernels::tanh, spread(1e-300, 1000.0, 50'000), exact_tanh), 1.5);
+  EXPECT_LT(largest_error(kernels::tanh, random_bits<double>(50'000), exact_tanh), 1.5);
 }
 
-TEST(Math, ExpOfFloat64IsWithinOneUnit) {
-  std::vector<double> values, out;
-  for (double x = -745.0; x < 709.5; x += 0.0317) values.push_back(x);
-  out.resize(values.size());
-  kernels::exp(Space::host, view_of(out), view_of(values));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const long double wanted = std::exp(static_cast<long double>(values[i]));
-    const double rounded = static_cast<double>(wanted);
-    const double unit = std::nextafter(rounded, std::numeric_limits<double>::infinity()) - rounded;
-    ASSERT_LE(std::fabs(static_cast<double>(out[i] - wanted)), unit) << values[i];
-  }
+struct Value {
+  double x;
+  double result;
+};
+TEST(Math, GivesTheRoundedValuesOfErfAndTanh) {
+  const Value of_erf[] = {{1e-300, 0x1.82e6d98711d3ap-997}, {1e-09, 0x1.362a9ffc610ddp-30}, {0.1, 0x1.cca5ea24fb334p-4},
+                          {0.5, 0x1.0a7ef5c18edd2p-1},      {0.999, 0x1.af4003d2e0fcap-1},  {1.0, 0x1.af767a741088bp-1},
+                          {1.5, 0x1.eea5557137ae0p-1},      {2.5, 0x1.ffcaa8f4c9beap-1},    {4.0, 0x1.ffffff7b91176p-1},
+                          {5.5, 0x1.fffffffffffbep-1}};
+  const Value of_tanh[] = {{1e-300, 0x1.56e1fc2f8f359p-997}, {1e-09, 0x1.12e0be826d695p-30},
+                           {0.1, 0x1.983d7795f413ap-4},      {0.5, 0x1.d9353d7568af3p-2},
+                           {0.624, 0x1.1b99b00e04922p-1},    {0.626, 0x1.1c4f338418190p-1},
+                           {1.0, 0x1.85efab514f394p-1},      {3.0, 0x1.fd77d111a0b00p-1},
+                           {10.0, 0x1.ffffffdc96f35p-1},     {18.0, 0x1.ffffffffffffcp-1}};
+  for (const auto& [x, result] : of_erf)
+    EXPECT_LE(error_in_units(apply<double>(kernels::erf, {-x})[0], -result), 1.0) << x;
+  for (const auto& [x, result] : of_tanh)
+    EXPECT_LE(error_in_units(apply<double>(kernels::tanh, {-x})[0], -result), 1.0) << x;
 }
 
-TEST(Math, HandlesNanAndInfinity) {
-  const float infinity = std::numeric_limits<float>::infinity();
-  std::vector<float> values = {infinity, -infinity, std::nanf(""), 0.0f, -0.0f}, out(5);
-  kernels::exp(Space::host, view_of(out), view_of(values));
+template <class T>
+void handles_nan_and_infinity() {
+  const T infinity = std::numeric_limits<T>::infinity(), nan = std::numeric_limits<T>::quiet_NaN();
+  const std::vector<T> values = {infinity, -infinity, nan, T(0), -T(0)};
+  std::vector<T> out = apply<T>(kernels::exp, values);
   EXPECT_EQ(out[0], infinity);
-  EXPECT_EQ(out[1], 0.0f);
+  EXPECT_EQ(out[1], T(0));
   EXPECT_TRUE(std::isnan(out[2]));
-  EXPECT_EQ(out[3], 1.0f);
-  for (const Kernel kernel : {Kernel(kernels::erf), Kernel(kernels::tanh)}) {
-    kernel(Space::host, view_of(out), view_of(values));
-    EXPECT_EQ(out[0], 1.0f);
-    EXPECT_EQ(out[1], -1.0f);
+  EXPECT_EQ(out[3], T(1));
+  for (const auto& kernel : {kernels::erf, kernels::tanh}) {
+    out = apply<T>(kernel, values);
+    EXPECT_EQ(out[0], T(1));
+    EXPECT_EQ(out[1], T(-1));
     EXPECT_TRUE(std::isnan(out[2]));
-    EXPECT_EQ(out[3], 0.0f);
+    EXPECT_EQ(out[3], T(0));
+    EXPECT_FALSE(std::signbit(out[3]));
     EXPECT_TRUE(std::signbit(out[4]));
   }
 }
+TEST(Math, HandlesNanAndInfinity) {
+  handles_nan_and_infinity<float>();
+  handles_nan_and_infinity<double>();
+}
 
-TEST(Math, GivesTheSameBitsAloneAndInAVector) {
-  std::vector<float> values = mixed_values<float>(301), out(301), strided(602);
-  for (float& value : values) value *= 0.01f;
-  for (const Kernel kernel : {Kernel(kernels::exp), Kernel(kernels::erf), Kernel(kernels::tanh), Kernel(kernels::gelu),
-                              Kernel(kernels::sigmoid)}) {
-    kernel(Space::host, view_of(out), view_of(values));
-    kernel(Space::host, view_of(strided, {301}, {2}), view_of(values));
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      float alone = 0.0f;
-      kernel(Space::host, {&alone, DType::float32, {1}, {1}}, {&values[i], DType::float32, {1}, {1}});
-      ASSERT_EQ(std::memcmp(&alone, &out[i], sizeof(float)), 0) << values[i];
-      ASSERT_EQ(std::memcmp(&alone, &strided[2 * i], sizeof(float)), 0) << values[i];
-    }
+template <class T>
+void gives_the_same_bits_alone() {
+  std::vector<T> values = mixed_values<T>(301);
+  for (T& value : values) value *= T(0.01);
+  for (const auto& kernel : {kernels::exp, kernels::erf, kernels::tanh, kernels::gelu, kernels::sigmoid}) {
+    expect_same_bits_alone(kernel, values);
+    expect_same_bits_alone(kernel, mixed_values<T>(301));
   }
+}
+TEST(Math, GivesTheSameBitsAloneAndInAVector) {
+  gives_the_same_bits_alone<float>();
+  gives_the_same_bits_alone<double>();
 }
 
 }  // namespace

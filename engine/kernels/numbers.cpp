@@ -1,8 +1,7 @@
 // Element-wise operations with one number.
-#include <cmath>
-
 #include "engine/kernels/elementwise.hpp"
 #include "engine/kernels/kokkos_elementwise_internal.hpp"
+#include "engine/kernels/logarithm_internal.hpp"
 #include "engine/kernels/round_internal.hpp"
 
 namespace lockstep::kernels {
@@ -47,8 +46,8 @@ struct RdivNumber {
   }
 };
 
-// The exponents 2, 3, -1, -2, 0.5 and -0.5, which training uses, avoid std::pow. As in PyTorch, a square of bfloat16 is
-// rounded before it is used again.
+// The exponents 2, 3, -1, -2, 0.5 and -0.5, which training uses, avoid math::pow. As in PyTorch, a square of bfloat16
+// is rounded before it is used again.
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION T square_in(T x, BFloat16) {
   return static_cast<T>(BFloat16(x * x));
@@ -84,10 +83,10 @@ struct Reciprocal {
   }
 };
 struct Pow {
-  double exponent;
+  math::Exponent exponent;
   template <class T>
   KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
-    return std::pow(x, static_cast<T>(exponent));
+    return math::pow(x, exponent);
   }
 };
 struct IntegerPow {
@@ -135,7 +134,9 @@ void pow_number(Execution on, const View& out, const View& a, double exponent) {
   if (exponent == -1.0) return unary_floating(on, "lockstep::pow", out, a, Reciprocal{});
   if (exponent == 0.5) return sqrt(on, out, a);
   if (exponent == -0.5) return rsqrt(on, out, a);  // of -0 and of -infinity too
-  unary_floating(on, "lockstep::pow", out, a, Pow{rounded_to(a.dtype, exponent)});
+  const double rounded = rounded_to(a.dtype, exponent);
+  unary_floating(on, "lockstep::pow", out, a,
+                 Pow{math::exponent_of(a.dtype == DType::float64 ? rounded : static_cast<float>(rounded))});
 }
 
 }  // namespace lockstep::kernels

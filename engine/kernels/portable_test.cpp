@@ -59,6 +59,7 @@ TEST(Portable, BinaryKernelsGiveTheBitsOfTheHost) {
   check_binary<double>(minimum, "minimum");
   check_binary<float>(relu_backward, "relu_backward");
   check_binary<float>(gelu_backward, "gelu_backward");
+  check_binary<double>(gelu_backward, "gelu_backward");
   check_binary<float>(tanh_backward, "tanh_backward");
   check_binary<BFloat16>(sigmoid_backward, "sigmoid_backward");
   check_binary<float>(
@@ -75,6 +76,15 @@ void check_unary(void (*kernel)(Execution, const View&, const View&), const char
     kernel(on, view_of(out, {rows, columns}, {2 * columns, 2}), view_of(a, {rows, columns}, {1, rows}));
   });
 }
+template <class T>
+void check_numbers() {
+  for (const auto number : {add_number, mul_number, div_number, rsub_number, rdiv_number, pow_number}) {
+    std::vector<T> a = odd_values<T>(777);
+    for (const double by : {2.0, 3.0, -1.0, 0.5, 1.7, -0.3, 5.0})
+      expect_host_bits("number", std::vector<T>(777),
+                       [&](Execution on, std::vector<T>& out) { number(on, view_of(out), view_of(a), by); });
+  }
+}
 TEST(Portable, UnaryKernelsGiveTheBitsOfTheHost) {
   check_unary<float>(neg, "neg");
   check_unary<float>(abs, "abs");
@@ -85,16 +95,18 @@ TEST(Portable, UnaryKernelsGiveTheBitsOfTheHost) {
   check_unary<float>(exp, "exp");
   check_unary<double>(exp, "exp");
   check_unary<float>(log, "log");
+  check_unary<double>(log, "log");
+  check_unary<BFloat16>(log, "log");
   check_unary<float>(gelu, "gelu");
+  check_unary<double>(gelu, "gelu");
+  check_unary<float>(tanh, "tanh");
+  check_unary<double>(tanh, "tanh");
   check_unary<Half>(tanh, "tanh");
   check_unary<double>(sigmoid, "sigmoid");
   check_unary<float>(erf, "erf");
-  for (const auto number : {add_number, mul_number, div_number, rsub_number, rdiv_number, pow_number}) {
-    std::vector<float> a = odd_values<float>(777);
-    for (const double by : {2.0, 3.0, -1.0, 0.5, 1.7})
-      expect_host_bits("number", std::vector<float>(777),
-                       [&](Execution on, std::vector<float>& out) { number(on, view_of(out), view_of(a), by); });
-  }
+  check_unary<double>(erf, "erf");
+  check_numbers<float>();
+  check_numbers<double>();
   std::vector<std::int64_t> integers = {3, -2, 0, 7};
   expect_host_bits("pow", std::vector<std::int64_t>(4), [&](Execution on, std::vector<std::int64_t>& out) {
     pow_number(on, view_of(out), view_of(integers), 5.0);

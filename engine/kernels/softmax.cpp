@@ -3,6 +3,7 @@
 
 #include "engine/kernels/kokkos_row_internal.hpp"
 #include "engine/kernels/kokkos_sum_internal.hpp"
+#include "engine/kernels/logarithm_internal.hpp"
 #include "engine/kernels/math_internal.hpp"
 #include "engine/kernels/normalize.hpp"
 
@@ -26,7 +27,7 @@ struct Softmax {
     T* const to = out + row * n;
     const C top = team_largest<C>(team, n, x);
     const C sum = team_sum<C>(team, n, [=](std::int64_t i) { return math::exp(x(i) - top); });
-    const C log_sum = logarithm ? std::log(sum) : C(0), inverse = C(1) / sum;
+    const C log_sum = logarithm ? math::log(sum) : C(0), inverse = C(1) / sum;
     for_each_of(team, n, [&](std::int64_t i) {
       const C off = x(i) - top;
       to[i] = static_cast<T>(logarithm ? off - log_sum : math::exp(off) * inverse);
@@ -41,7 +42,7 @@ struct Softmax {
     const C top = largest<C>(n, [x](std::int64_t i) { return static_cast<C>(x[i]); });
     const C sum = ordered_sum<C>(n, [x, top](std::int64_t i) { return math::exp(static_cast<C>(x[i]) - top); });
     if (logarithm) {
-      const C log_sum = std::log(sum);
+      const C log_sum = math::log(sum);
 #pragma GCC ivdep
       for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>((static_cast<C>(x[i]) - top) - log_sum);
     } else {
@@ -60,7 +61,7 @@ struct Softmax {
     const C sum = block.sum();
     const std::int64_t n = length;
     if (logarithm) {
-      const C log_sum = std::log(sum);
+      const C log_sum = math::log(sum);
 #pragma GCC ivdep
       for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>((static_cast<C>(x[i]) - top) - log_sum);
     } else {
