@@ -165,7 +165,9 @@ PoolBlock* Pool::grow(std::size_t bytes) {
   }
   if (growth_) growth_({data, chunk});
   reserved_ += chunk;
-  if (last_ != nullptr && last_->data + last_->bytes == data && last_->free) {
+  // CUDA copies no range whose pages were pinned in two calls, so a block of these lies in one chunk.
+  const bool joins = !growth_ && last_ != nullptr && last_->data + last_->bytes == data;
+  if (joins && last_->free) {
     remove(last_);
     last_->bytes += chunk;
     insert(last_);
@@ -174,7 +176,7 @@ PoolBlock* Pool::grow(std::size_t bytes) {
   PoolBlock* block = new_block();
   block->data = data;
   block->bytes = chunk;
-  if (last_ != nullptr && last_->data + last_->bytes == data) {
+  if (joins) {
     block->before = last_;
     last_->after = block;
   }

@@ -1,5 +1,6 @@
 #include "engine/device/pool.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -47,6 +48,29 @@ TEST(Pool, ReturnsAlignedDisjointBlocks) {
   PoolBlock* half = pool.allocate(pool.reserved_bytes() / 2, grew);
   ASSERT_NE(half, nullptr);
   EXPECT_FALSE(grew);
+}
+
+// Of a pool whose chunks are announced, the caller may treat each chunk apart.
+TEST(Pool, KeepsBlocksWithinAnnouncedChunks) {
+  Arena arena = Arena::map_private(std::size_t{1} << 26);
+  std::vector<HostWorld::Region> chunks;
+  Pool pool(&arena, Pool::page_bytes, [&](HostWorld::Region chunk) { chunks.push_back(chunk); });
+  std::vector<PoolBlock*> blocks;
+  for (const std::size_t bytes : {40'000, 200'000, 5'000, 700'000, 90'000, 1'500'000}) {
+    bool grew = false;
+    blocks.push_back(pool.allocate(bytes, grew));
+    ASSERT_NE(blocks.back(), nullptr);
+    const auto holds = [&](const HostWorld::Region& chunk) {
+      return chunk.base <= blocks.back()->data &&
+             blocks.back()->data + blocks.back()->bytes <= chunk.base + chunk.bytes;
+    };
+    EXPECT_TRUE(std::any_of(chunks.begin(), chunks.end(), holds)) << bytes;
+    if (bytes == 5'000) {
+      for (PoolBlock* block : blocks) pool.release(block);
+      blocks.clear();
+    }
+  }
+  EXPECT_GT(chunks.size(), 2U);
 }
 
 TEST(Pool, DoesNotGrowInRepeatedSteps) {

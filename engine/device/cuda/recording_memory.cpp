@@ -71,11 +71,23 @@ bool RecordingCalls::is_pageable(const void* memory) const {
                       [&](const auto& of) { return holds(of.first, of.second.bytes); });
 }
 
+void RecordingCalls::require_pinned_as_one(const void* memory, std::size_t bytes) const {
+  const auto* const begin = static_cast<const std::byte*>(memory);
+  for (const auto& [base, size] : pinned_) {
+    const auto* const pages = static_cast<const std::byte*>(base);
+    if (begin + bytes <= pages || pages + size <= begin) continue;
+    if (begin < pages || pages + size < begin + bytes)
+      throw ResourceError("copy: invalid argument: the pages of a range are not pinned by one call", "");
+  }
+}
+
 // As CUDA does: pageable memory is read before the call returns, and a copy to pageable memory has run then.
 void RecordingCalls::copy(void* to, const void* from, std::size_t bytes, StreamHandle stream) {
   std::unique_lock lock(mutex_);
   ModelStream& of = stream_of(stream);
   enter("copy", str("s", of.number, " ", bytes));
+  require_pinned_as_one(to, bytes);
+  require_pinned_as_one(from, bytes);
   if (is_pageable(from)) {
     const auto* const begin = static_cast<const std::byte*>(from);
     enqueue(stream, {nullptr,

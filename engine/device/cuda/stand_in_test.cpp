@@ -1,11 +1,13 @@
 #include "engine/device/cuda/stand_in.hpp"
 
 #include <cstdlib>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 #include "engine/device/cuda/recording_calls.hpp"
 #include "engine/device/protection.hpp"
 
@@ -95,6 +97,22 @@ TEST(StandInOfCuda, ReadsPageableMemoryAtOnceAndPinnedMemoryLater) {
   EXPECT_EQ(back[0], 1);
   EXPECT_EQ(back[1], 2);
   calls.unpin(&pinned);
+  calls.release(device);
+}
+
+TEST(StandInOfCuda, RefusesWhatCudaRefusesOfHostMemory) {
+  RecordingCalls calls;
+  const StreamHandle stream = calls.create_stream();
+  auto* const device = static_cast<std::byte*>(calls.allocate(64));
+  std::vector<std::byte> pages(64);
+  calls.pin(pages.data(), 32);
+  EXPECT_NO_THROW(calls.copy(device, pages.data(), 32, stream));
+  EXPECT_THROW(calls.copy(device, pages.data(), 64, stream), ResourceError);  // half of it is pinned
+  calls.pin(pages.data() + 32, 32);
+  EXPECT_THROW(calls.copy(pages.data() + 16, device, 32, stream), ResourceError);  // pinned by two calls
+  calls.unpin(pages.data());
+  EXPECT_THROW(calls.set_bytes(pages.data(), 1, 16, stream), ResourceError);  // pageable
+  calls.unpin(pages.data() + 32);
   calls.release(device);
 }
 
