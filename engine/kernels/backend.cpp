@@ -124,7 +124,9 @@ std::string backend_name() {
 }
 
 namespace {
-using ScratchUnit = std::max_align_t;
+struct alignas(16) ScratchUnit {
+  std::byte bytes[16];
+};
 std::size_t units_of(std::size_t bytes) { return std::bit_ceil(bytes / sizeof(ScratchUnit) + 1); }
 }  // namespace
 

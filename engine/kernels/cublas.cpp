@@ -9,6 +9,7 @@
 #include "engine/core/error.hpp"
 #include "engine/core/resources.hpp"
 #include "engine/kernels/cublas_internal.hpp"
+#include "engine/kernels/kokkos_launch_internal.hpp"
 
 namespace lockstep::kernels::cublas {
 
@@ -57,6 +58,11 @@ struct Matrix : Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy> {
   }
 };
 
+struct Algorithm {
+  cublasLtMatmulAlgo_t algorithm{};
+  std::size_t workspace_bytes = 0;
+};
+
 // The transposed product, out' = b' x a': row-major matrices are the library's transposed.
 class Plan {
  public:
@@ -73,12 +79,13 @@ class Plan {
     set(of_.handle, CUBLASLT_MATMUL_DESC_TRANSB, of.layout_a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   }
 
-  cublasLtMatmulAlgo_t choose(cublasLtHandle_t library, std::size_t element) const {
+  // An algorithm may split the inner dim, if it adds the parts in a fixed order: in a workspace, and not in the result.
+  Algorithm choose(cublasLtHandle_t library, std::size_t element) const {
     Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> wanted;
     check("cublasLtMatmulPreferenceCreate", cublasLtMatmulPreferenceCreate(&wanted.handle));
-    set(wanted.handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::size_t{0});
+    set(wanted.handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::size_t{32} << 20);
     set(wanted.handle, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-        static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE));
+        static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     for (const cublasLtMatmulPreferenceAttributes_t operand :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
@@ -90,18 +97,19 @@ class Plan {
                                          wanted.handle, 1, &found, &count));
     if (count == 0)
       throw ResourceError("cublasLtMatmulAlgoGetHeuristic: no algorithm", "report the sizes of the product");
-    return found.algo;
+    return {found.algo, found.workspaceSize};
   }
 
-  void run(cublasLtHandle_t library, const cublasLtMatmulAlgo_t& algorithm, const Product& of,
-           cudaStream_t stream) const {
+  void run(cublasLtHandle_t library, const Algorithm& algorithm, const Product& of, device::Execution on) const {
+    void* const workspace = algorithm.workspace_bytes == 0 ? nullptr : scratch_on(on, algorithm.workspace_bytes);
     const double one = 1.0, old = of.adds ? 1.0 : 0.0;
     const float narrow_one = 1.0F, narrow_old = of.adds ? 1.0F : 0.0F;
     const bool wide = of.dtype != DType::float32;
     check("cublasLtMatmul",
           cublasLtMatmul(library, of_.handle, wide ? static_cast<const void*>(&one) : &narrow_one, of.b, b_.handle,
                          of.a, a_.handle, wide ? static_cast<const void*>(&old) : &narrow_old, of.out, out_.handle,
-                         of.out, out_.handle, &algorithm, nullptr, 0, stream));
+                         of.out, out_.handle, &algorithm.algorithm, workspace, algorithm.workspace_bytes,
+                         static_cast<cudaStream_t>(on.stream)));
   }
 
  private:
@@ -122,7 +130,7 @@ struct Library {
   cublasLtHandle_t handle = nullptr;
   // By everything that the choice may depend on.
   using Key = std::array<std::int64_t, 14>;
-  std::map<Key, cublasLtMatmulAlgo_t> algorithms;
+  std::map<Key, Algorithm> algorithms;
 };
 
 Library::Key key_of(const Product& of) {
@@ -145,7 +153,7 @@ Library::Key key_of(const Product& of) {
 // The library of the calling thread's GPU, and the algorithm for a product.
 struct Chosen {
   cublasLtHandle_t library;
-  cublasLtMatmulAlgo_t algorithm;
+  Algorithm algorithm;
 };
 Chosen chosen_for(const Plan& plan, const Product& of) {
   static std::mutex mutex;
@@ -172,7 +180,7 @@ void multiply(device::Execution on, const Product& product) {
                  name_of(product.dtype));
   const Plan plan(product);
   const Chosen chosen = chosen_for(plan, product);
-  plan.run(chosen.library, chosen.algorithm, product, static_cast<cudaStream_t>(on.stream));
+  plan.run(chosen.library, chosen.algorithm, product, on);
 }
 
 }  // namespace lockstep::kernels::cublas

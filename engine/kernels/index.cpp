@@ -153,7 +153,7 @@ void index_add(Execution on, const View& to, int dim, const View& index, const V
     run_teams(on, "lockstep::index_add", shape.outer * pieces,
               AddKernel<T>{data_of<T>(to), data_of<const T>(value), data_of<const std::int64_t>(index), shape,
                            num_elements(index), pieces},
-              shape.outer * num_elements(index));
+              bounded_product(shape.outer, num_elements(index)));
   });
 }
 

@@ -13,8 +13,8 @@
 
 namespace lockstep::kernels {
 
-// The index -1, which positions_in() gives for elements of other ranks: an error, or a slice of zeros. With `impossible`
-// the caller knows that every index is in range, and the host does not wait for a check.
+// The index -1, which positions_in() gives for elements of other ranks: an error, or a slice of zeros. With
+// `impossible` the caller knows that every index is in range, and the host does not wait for a check.
 enum class Missing : std::uint8_t { refused, zeros, impossible };
 
 // out[..., j, ...] = a[..., index[j], ...] along `dim`.

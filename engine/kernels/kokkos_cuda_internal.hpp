@@ -24,7 +24,14 @@ std::byte* scratch_on(device::Execution on, std::size_t bytes);
 void forget_instances();
 int current_device();  // of the calling thread; -1 if CUDA cannot tell
 
-inline constexpr int threads_per_team = 128;
+// A team per short row has few threads, so that more rows are under way: a kernel says how long its rows are.
+template <class Kernel>
+int threads_of_team(const Kernel& kernel) {
+  if constexpr (requires { kernel.row_length(); }) {
+    if (kernel.row_length() <= short_row) return 32;
+  }
+  return 128;
+}
 
 template <class Functor>
 void loop(device::Execution on, const char* label, std::int64_t count, const Functor& functor) {
@@ -56,7 +63,7 @@ struct TeamBody {
 template <class Kernel>
 void teams(device::Execution on, const char* label, std::int64_t count, const Kernel& kernel) {
   LOCKSTEP_CHECK(count <= std::numeric_limits<int>::max(), label, ": ", count, " teams");
-  Kokkos::TeamPolicy<Kokkos::Cuda> policy(instance_on(on), static_cast<int>(count), threads_per_team);
+  Kokkos::TeamPolicy<Kokkos::Cuda> policy(instance_on(on), static_cast<int>(count), threads_of_team(kernel));
   policy.set_scratch_size(0, Kokkos::PerTeam(static_cast<int>(Kernel::scratch_bytes) + 16));
   Kokkos::parallel_for(label, policy, TeamBody<Kernel>{kernel});
 }

@@ -18,7 +18,7 @@
 namespace lockstep::kernels {
 
 template <class T, int width>
-struct alignas(sizeof(T) * width) Pack {
+struct alignas(sizeof(T[width])) Pack {
   T values[width];
 };
 
@@ -35,8 +35,8 @@ KOKKOS_FORCEINLINE_FUNCTION void store_pack(T* to, const Pack<T, width>& pack) {
 }
 
 template <int width, class T>
-bool is_aligned_for_packs(const T* data) {
-  return reinterpret_cast<std::uintptr_t>(data) % (sizeof(T) * width) == 0;
+KOKKOS_FUNCTION bool is_aligned_for_packs(const T* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % sizeof(T[width]) == 0;
 }
 
 // Whether each pack of `width` elements, counted from the first one, lies in one row and is aligned in every operand. A

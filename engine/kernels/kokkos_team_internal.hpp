@@ -48,25 +48,34 @@ inline constexpr std::int64_t team_blocks = 8;
 inline constexpr std::int64_t team_slots = team_blocks * reduce_lanes;
 inline constexpr std::size_t sum_scratch_bytes = sizeof(double[team_slots]);
 
+// Rows up to this length have few elements per thread: see threads_of_team() and TeamRow.
+inline constexpr std::int64_t short_row = 1024;
+
 // f(i) for i < count, shared among the threads. Neighbouring threads get neighbouring i.
 template <class Team, class F>
 KOKKOS_INLINE_FUNCTION void for_each_of(const Team& team, std::int64_t count, const F& f) {
   for (std::int64_t i = team.rank(); i < count; i += team.size()) f(i);
 }
 
+// Adds the upper half of the first 2 * half lanes to the lower one, and so on. The sizes are constants, because a GPU
+// divides slowly by others.
+template <int half, int width, class C, class Team>
+KOKKOS_FUNCTION void add_halves(const Team& team, C* lanes, std::int64_t blocks) {
+  constexpr std::int64_t values = half * width;
+  team.barrier();
+  for_each_of(team, blocks * values, [=](std::int64_t i) {
+    const std::int64_t block = i / values;
+    C* const to = lanes + block * reduce_lanes * width + (i - block * values);
+    *to = *to + to[values];
+  });
+  if constexpr (half > 1) add_halves<half / 2, width>(team, lanes, blocks);
+}
+
 // Adds the lanes of each block as a pairwise tree; the sum of block b is then lanes[b * reduce_lanes * width]. A lane
 // holds `width` neighbouring values that are reduced side by side.
-template <class C, class Team>
-KOKKOS_FUNCTION void add_lanes(const Team& team, C* lanes, std::int64_t blocks, std::int64_t width) {
-  for (std::int64_t half = reduce_lanes / 2; half > 0; half /= 2) {
-    team.barrier();
-    const std::int64_t values = half * width;
-    for_each_of(team, blocks * values, [=](std::int64_t i) {
-      const std::int64_t block = i / values;
-      C* const to = lanes + block * reduce_lanes * width + (i - block * values);
-      *to = *to + to[values];
-    });
-  }
+template <int width, class C, class Team>
+KOKKOS_FUNCTION void add_lanes(const Team& team, C* lanes, std::int64_t blocks) {
+  add_halves<reduce_lanes / 2, width>(team, lanes, blocks);
   team.barrier();
 }
 
@@ -86,7 +95,7 @@ KOKKOS_FUNCTION std::int64_t team_block_sums(const Team& team, std::int64_t firs
     for (std::int64_t j = begin + (i - block * reduce_lanes); j < end; j += reduce_lanes) sum += f(j);
     lanes[i] = sum;
   });
-  add_lanes(team, lanes, blocks, 1);
+  add_lanes<1>(team, lanes, blocks);
   return blocks;
 }
 

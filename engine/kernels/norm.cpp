@@ -2,6 +2,8 @@
 // bits. The two engines therefore stay close over many steps.
 #include <cmath>
 
+#include "engine/core/checked.hpp"
+#include "engine/kernels/kokkos_row_internal.hpp"
 #include "engine/kernels/kokkos_sum_internal.hpp"
 #include "engine/kernels/math_internal.hpp"
 #include "engine/kernels/normalize.hpp"
@@ -22,22 +24,22 @@ struct Norm {
   std::int64_t length;
   C eps;
   bool centred;
-  static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  static constexpr std::size_t scratch_bytes = sum_scratch_bytes + TeamRow<C, T>::scratch_bytes;
+  std::int64_t row_length() const { return length; }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     const std::int64_t row = team.index(), n = length;
-    const T* const from = x + row * n;
+    const TeamRow<C, T> from(team, x + row * n, n, sum_scratch_bytes);
     T* const to = out + row * n;
     const C count = static_cast<C>(n);
-    const C mean =
-        centred ? team_sum<C>(team, n, [=](std::int64_t i) { return static_cast<C>(from[i]); }) / count : C(0);
+    const C mean = centred ? team_sum<C>(team, n, from) / count : C(0);
     const C squares = team_sum<C>(team, n, [=](std::int64_t i) {
-      const C off = static_cast<C>(from[i]) - mean;
+      const C off = from(i) - mean;
       return off * off;
     });
     const C rstd = C(1) / std::sqrt(squares / count + eps);
     for_each_of(team, n, [&](std::int64_t i) {
-      const C off = (static_cast<C>(from[i]) - mean) * rstd;
+      const C off = (from(i) - mean) * rstd;
       if (weight && bias)
         to[i] = static_cast<T>(math::fma(off, static_cast<C>(weight[i]), static_cast<C>(bias[i])));
       else if (weight)
@@ -96,24 +98,24 @@ struct NormBackward {
   std::int64_t length;
   bool centred;
 
-  static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  static constexpr std::size_t scratch_bytes = sum_scratch_bytes + 2 * TeamRow<C, T>::scratch_bytes;
+  std::int64_t row_length() const { return length; }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     const std::int64_t row = team.index(), n = length;
-    const T* const dy = grad + row * n;
-    const T* const from = x + row * n;
+    const TeamRow<C, T> dy(team, grad + row * n, n, sum_scratch_bytes);
+    const TeamRow<C, T> from(team, x + row * n, n, sum_scratch_bytes + TeamRow<C, T>::scratch_bytes);
     T* const to = out + row * n;
     const T* const weights = weight;
     const auto w = [weights](std::int64_t i) { return weights ? static_cast<C>(weights[i]) : C(1); };
     const C inverse = C(1) / static_cast<C>(n);
     const C mean = centred ? means[row] : C(0), rstd = rstds[row];
-    const C dot =
-        team_sum<C>(team, n, [&](std::int64_t i) { return static_cast<C>(dy[i]) * static_cast<C>(from[i]) * w(i); });
-    const C total = centred ? team_sum<C>(team, n, [&](std::int64_t i) { return static_cast<C>(dy[i]) * w(i); }) : C(0);
+    const C dot = team_sum<C>(team, n, [&](std::int64_t i) { return dy(i) * from(i) * w(i); });
+    const C total = centred ? team_sum<C>(team, n, [&](std::int64_t i) { return dy(i) * w(i); }) : C(0);
     const C slope = math::fma(total, mean, -dot) * rstd * rstd * rstd * inverse;
     const C level = math::fma(-slope, mean, -(total * rstd * inverse));
     for_each_of(team, n, [&](std::int64_t i) {
-      to[i] = static_cast<T>(math::fma(slope, static_cast<C>(from[i]), rstd * static_cast<C>(dy[i]) * w(i)) + level);
+      to[i] = static_cast<T>(math::fma(slope, from(i), rstd * dy(i) * w(i)) + level);
     });
   }
 
@@ -143,6 +145,88 @@ struct NormBackward {
   }
 };
 
+// The sums of one block of rows for a strip of columns, for accelerators. The team loads a tile of rows, and a thread
+// per column adds them.
+template <class T>
+struct NormWeightBlocks {
+  using C = ComputeType<T>;
+  C* sums;  // (blocks, 2, length): of the weights, and of the biases
+  const T* grad;
+  const T* x;
+  const C* means;
+  const C* rstds;
+  std::int64_t length;
+  std::int64_t num_rows;
+
+  static constexpr std::int64_t width = 32, rows_at_once = 32;
+  static constexpr std::size_t scratch_bytes = sizeof(C[2 * rows_at_once * width + 2 * rows_at_once + 2 * width]);
+  std::int64_t num_strips() const { return (length + width - 1) / width; }
+  template <class Team>
+  KOKKOS_FUNCTION void team(const Team& team) const {
+    const std::int64_t strips = (length + width - 1) / width;
+    const std::int64_t block = team.index() / strips, begin = (team.index() - block * strips) * width;
+    const std::int64_t columns = length - begin < width ? length - begin : width;
+    const std::int64_t first = block * reduce_block;
+    const std::int64_t end = num_rows - first < reduce_block ? num_rows : first + reduce_block;
+    C* const g = reinterpret_cast<C*>(team.scratch());
+    C* const from = g + rows_at_once * width;
+    C* const rstd = from + rows_at_once * width;
+    C* const shift = rstd + rows_at_once;
+    C* const weight = shift + rows_at_once;
+    C* const bias = weight + width;
+    for_each_of(team, columns, [=](std::int64_t c) { weight[c] = bias[c] = C(0); });
+    for (std::int64_t row = first; row < end; row += rows_at_once) {
+      const std::int64_t here = end - row < rows_at_once ? end - row : rows_at_once;
+      for_each_of(team, here * width, [=, this](std::int64_t i) {
+        const std::int64_t r = i / width, c = i - r * width;
+        if (c >= columns) return;
+        g[i] = static_cast<C>(grad[(row + r) * length + begin + c]);
+        from[i] = static_cast<C>(x[(row + r) * length + begin + c]);
+      });
+      for_each_of(team, here, [=, this](std::int64_t r) {
+        rstd[r] = rstds[row + r];
+        shift[r] = means ? -means[row + r] * rstds[row + r] : C(0);
+      });
+      team.barrier();
+      for_each_of(team, columns, [=](std::int64_t c) {
+        C to_weight = weight[c], to_bias = bias[c];
+        for (std::int64_t r = 0; r < here; ++r) {
+          to_weight = math::fma(g[r * width + c], math::fma(from[r * width + c], rstd[r], shift[r]), to_weight);
+          to_bias += g[r * width + c];
+        }
+        weight[c] = to_weight;
+        bias[c] = to_bias;
+      });
+      team.barrier();
+    }
+    C* const to = sums + 2 * block * length + begin;
+    for_each_of(team, columns, [=, this](std::int64_t c) {
+      to[c] = weight[c];
+      to[length + c] = bias[c];
+    });
+  }
+};
+
+// Adds the block sums of one column in order.
+template <class T>
+struct NormWeightTotals {
+  using C = ComputeType<T>;
+  T* weight_grad;
+  T* bias_grad;
+  const C* sums;
+  std::int64_t length;
+  std::int64_t blocks;
+  KOKKOS_FUNCTION void portable(std::int64_t column) const {
+    double weight = 0.0, bias = 0.0;
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      weight += sums[2 * block * length + column];
+      bias += sums[(2 * block + 1) * length + column];
+    }
+    if (weight_grad) weight_grad[column] = static_cast<T>(static_cast<C>(weight));
+    if (bias_grad) bias_grad[column] = static_cast<T>(static_cast<C>(bias));
+  }
+};
+
 // Handles a strip of columns. Each column has one accumulator, to which the rows of a block are added in order; the
 // total over the blocks is a float64. The loop over the columns vectorises, so the order within a column stays the
 // same. Four rows are read at a time and added one after the other.
@@ -159,48 +243,6 @@ struct NormWeights {
   const C* rstds;
   std::int64_t length;
   std::int64_t num_rows;
-
-  // A team adds `team_width` columns, several blocks of rows at a time.
-  static constexpr std::int64_t team_width = 32;
-  static constexpr std::int64_t part = team_blocks * team_width;  // block sums at a time
-  static constexpr std::size_t scratch_bytes = sizeof(C[2][part]) + sizeof(double[2][team_width]);
-  template <class Team>
-  KOKKOS_FUNCTION void team(const Team& team) const {
-    const std::int64_t first_column = team.index() * team_width;
-    const std::int64_t columns = length - first_column < team_width ? length - first_column : team_width;
-    auto* const totals = reinterpret_cast<double*>(team.scratch());  // of the weights, then of the biases
-    C* const sums = reinterpret_cast<C*>(totals + 2 * team_width);
-    for_each_of(team, 2 * team_width, [=](std::int64_t i) { totals[i] = 0.0; });
-    for (std::int64_t first = 0; first < num_rows; first += team_blocks * reduce_block) {
-      for_each_of(team, part, [&](std::int64_t i) {
-        const std::int64_t block = i / team_width, c = i - block * team_width;
-        if (c < columns) add_block(first + block * reduce_block, first_column + c, sums[i], sums[part + i]);
-      });
-      team.barrier();
-      for_each_of(team, columns, [=, this](std::int64_t c) {
-        for (std::int64_t block = 0; block < team_blocks && first + block * reduce_block < num_rows; ++block) {
-          totals[c] += sums[block * team_width + c];
-          totals[team_width + c] += sums[part + block * team_width + c];
-        }
-      });
-      team.barrier();
-    }
-    for_each_of(team, columns, [&](std::int64_t c) {
-      if (weight_grad) weight_grad[first_column + c] = static_cast<T>(static_cast<C>(totals[c]));
-      if (bias_grad) bias_grad[first_column + c] = static_cast<T>(static_cast<C>(totals[team_width + c]));
-    });
-  }
-  // The sums of one column over the rows of one block.
-  KOKKOS_INLINE_FUNCTION void add_block(std::int64_t first, std::int64_t column, C& weight, C& bias) const {
-    const std::int64_t end = num_rows - first < reduce_block ? num_rows : first + reduce_block;
-    weight = bias = C(0);
-    for (std::int64_t row = first; row < end; ++row) {
-      const C g = static_cast<C>(grad[row * length + column]), rstd = rstds[row];
-      const C shift = means ? -means[row] * rstd : C(0);
-      weight = math::fma(g, math::fma(static_cast<C>(x[row * length + column]), rstd, shift), weight);
-      bias += g;
-    }
-  }
 
   template <std::int64_t count>
   [[gnu::always_inline]] inline void add_rows(std::int64_t row, std::int64_t begin, std::int64_t columns, C* to_weight,
@@ -279,13 +321,25 @@ void norm_backward_weights(Execution on, const NormRows& rows, const View& weigh
                            const View& grad, const View& x, const View& mean, const View& rstd) {
   dispatch_floating(x.dtype, [&]<class T>() {
     using C = ComputeType<T>;
-    const std::int64_t strips = (rows.length + NormWeights<T>::width - 1) / NormWeights<T>::width;
-    const std::int64_t teams = (rows.length + NormWeights<T>::team_width - 1) / NormWeights<T>::team_width;
-    run_teams(
-        on, "lockstep::norm_backward_weights", strips,
-        NormWeights<T>{data_of<T>(weight_grad), data_of<T>(bias_grad), data_of<const T>(grad), data_of<const T>(x),
-                       data_of<const C>(mean), data_of<const C>(rstd), rows.length, num_elements(rstd)},
-        teams);
+    const std::int64_t num_rows = num_elements(rstd);
+    T* const to_weight = data_of<T>(weight_grad);
+    T* const to_bias = data_of<T>(bias_grad);
+    const T* const dy = data_of<const T>(grad);
+    const T* const from = data_of<const T>(x);
+    constexpr const char* label = "lockstep::norm_backward_weights";
+    if (on.space == Space::host) {
+      const std::int64_t strips = (rows.length + NormWeights<T>::width - 1) / NormWeights<T>::width;
+      return run_on_host(label, strips,
+                         NormWeights<T>{to_weight, to_bias, dy, from, data_of<const C>(mean), data_of<const C>(rstd),
+                                        rows.length, num_rows});
+    }
+    const std::int64_t blocks = (num_rows + reduce_block - 1) / reduce_block;
+    const std::size_t bytes = bounded_bytes(bounded_product(2 * blocks, rows.length), sizeof(C));
+    auto* const sums = reinterpret_cast<C*>(scratch_on(on, bytes));
+    const NormWeightBlocks<T> of_blocks{sums,        dy,      from, data_of<const C>(mean), data_of<const C>(rstd),
+                                        rows.length, num_rows};
+    run_portable_teams(on, label, bounded_product(blocks, of_blocks.num_strips()), of_blocks);
+    run_portable(on, label, rows.length, NormWeightTotals<T>{to_weight, to_bias, sums, rows.length, blocks});
   });
 }
 

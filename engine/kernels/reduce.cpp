@@ -182,7 +182,7 @@ struct ColumnSum {
   double divisor;
 
   // A team sums `team_width` columns. Its threads read neighbouring columns of a lane.
-  static constexpr std::int64_t team_width = 32;
+  static constexpr std::int64_t team_width = 8;
   static constexpr std::size_t lanes_bytes = sizeof(SumType<T>[reduce_lanes][team_width]);
   static constexpr std::size_t scratch_bytes = lanes_bytes + sizeof(double[team_width]);
   template <class Team>
@@ -205,7 +205,7 @@ struct ColumnSum {
           sum += static_cast<C>(static_cast<ComputeType<T>>(x[RowElement<1>(reduced, j).at[0] + c]));
         lanes[i] = sum;
       });
-      add_lanes(team, lanes, 1, team_width);
+      add_lanes<team_width>(team, lanes, 1);
       for_each_of(team, columns, [=](std::int64_t c) { totals[c] += lanes[c]; });
       team.barrier();
     }

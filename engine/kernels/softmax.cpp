@@ -1,6 +1,7 @@
 // Softmax and attention probabilities.
 #include <limits>
 
+#include "engine/kernels/kokkos_row_internal.hpp"
 #include "engine/kernels/kokkos_sum_internal.hpp"
 #include "engine/kernels/logarithm_internal.hpp"
 #include "engine/kernels/math_internal.hpp"
@@ -16,18 +17,19 @@ struct Softmax {
   const T* a;
   std::int64_t length;
   bool logarithm;
-  static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  static constexpr std::size_t scratch_bytes = sum_scratch_bytes + TeamRow<ComputeType<T>, T>::scratch_bytes;
+  std::int64_t row_length() const { return length; }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     using C = ComputeType<T>;
     const std::int64_t row = team.index(), n = length;
-    const T* const x = a + row * n;
+    const TeamRow<C, T> x(team, a + row * n, n, sum_scratch_bytes);
     T* const to = out + row * n;
-    const C top = team_largest<C>(team, n, [=](std::int64_t i) { return static_cast<C>(x[i]); });
-    const C sum = team_sum<C>(team, n, [=](std::int64_t i) { return math::exp(static_cast<C>(x[i]) - top); });
+    const C top = team_largest<C>(team, n, x);
+    const C sum = team_sum<C>(team, n, [=](std::int64_t i) { return math::exp(x(i) - top); });
     const C log_sum = logarithm ? math::log(sum) : C(0), inverse = C(1) / sum;
     for_each_of(team, n, [&](std::int64_t i) {
-      const C off = static_cast<C>(x[i]) - top;
+      const C off = x(i) - top;
       to[i] = static_cast<T>(logarithm ? off - log_sum : math::exp(off) * inverse);
     });
   }
@@ -77,20 +79,19 @@ struct SoftmaxBackward {
   const T* result;
   std::int64_t length;
   bool logarithm;
-  static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  static constexpr std::size_t scratch_bytes = sum_scratch_bytes + 2 * TeamRow<ComputeType<T>, T>::scratch_bytes;
+  std::int64_t row_length() const { return length; }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     using C = ComputeType<T>;
     const std::int64_t row = team.index(), n = length;
-    const T* const g = grad + row * n;
-    const T* const y = result + row * n;
+    const TeamRow<C, T> g(team, grad + row * n, n, sum_scratch_bytes);
+    const TeamRow<C, T> y(team, result + row * n, n, sum_scratch_bytes + TeamRow<C, T>::scratch_bytes);
     T* const to = out + row * n;
     const bool logs = logarithm;
-    const C sum = team_sum<C>(team, n, [=](std::int64_t i) {
-      return logs ? static_cast<C>(g[i]) : static_cast<C>(g[i]) * static_cast<C>(y[i]);
-    });
+    const C sum = team_sum<C>(team, n, [=](std::int64_t i) { return logs ? g(i) : g(i) * y(i); });
     for_each_of(team, n, [=](std::int64_t i) {
-      const C of = static_cast<C>(y[i]), by = static_cast<C>(g[i]);
+      const C of = y(i), by = g(i);
       to[i] = static_cast<T>(logs ? by - math::exp(of) * sum : of * (by - sum));
     });
   }

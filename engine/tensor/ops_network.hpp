@@ -27,8 +27,8 @@ Tensor sigmoid_backward(const Tensor& grad, const Tensor& result);
 // The rows of `weight` (n, d) at `indices` (int64 or int32, any sizes): (indices..., d). Throws Error for an index
 // outside 0 .. n - 1.
 Tensor embedding(const Tensor& weight, const Tensor& indices);
-// Adds the rows of `grad` (indices..., d), in the order of the indices, to zeros of the weight's sizes. An embedding() of
-// such a weight has checked the indices.
+// Adds the rows of `grad` (indices..., d), in the order of the indices, to zeros of the weight's sizes. An embedding()
+// of such a weight has checked the indices.
 Tensor embedding_backward(const Tensor& grad, const Tensor& indices, const Dims& weight_sizes);
 
 // ---- norms ----

@@ -1,0 +1,56 @@
+// Rows that a team reads several times (internal to engine/kernels). A team copies a short row to its scratch memory,
+// with all loads under way at once, and later passes read the copy.
+//
+//   static constexpr std::size_t scratch_bytes = sum_scratch_bytes + TeamRow<C, T>::scratch_bytes;
+//   ...
+//   const TeamRow<C, T> row(team, from, n, sum_scratch_bytes);    // row(i) is from[i] in the computation type
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <Kokkos_Macros.hpp>
+
+#include "engine/kernels/kokkos_pack_internal.hpp"
+#include "engine/kernels/kokkos_team_internal.hpp"
+
+namespace lockstep::kernels {
+
+template <class C, class T>
+class TeamRow {
+ public:
+  static constexpr std::int64_t longest = short_row;  // that is copied
+  static constexpr std::size_t scratch_bytes = sizeof(C[longest]);
+
+  // All threads of the team construct it together. `offset`: of its part of the scratch memory. Ends with a barrier.
+  template <class Team>
+  KOKKOS_FUNCTION TeamRow(const Team& team, const T* from, std::int64_t count, std::size_t offset) : from_(from) {
+    if (count > longest) return;
+    C* const copy = reinterpret_cast<C*>(team.scratch() + offset);
+    constexpr int width = pack_width<T>;
+    const std::int64_t packs = is_aligned_for_packs<width>(from) ? count / width : 0;
+    constexpr int at_once = 4;
+    for (std::int64_t first = team.rank(); first < packs; first += at_once * team.size()) {
+      Pack<T, width> loaded[at_once] = {};
+      for (int j = 0; j < at_once; ++j)
+        if (const std::int64_t pack = first + j * team.size(); pack < packs)
+          loaded[j] = load_pack<width>(from + pack * width);
+      for (int j = 0; j < at_once; ++j)
+        if (const std::int64_t pack = first + j * team.size(); pack < packs)
+          for (int k = 0; k < width; ++k) copy[pack * width + k] = static_cast<C>(loaded[j].values[k]);
+    }
+    for_each_of(team, count - packs * width,
+                [=](std::int64_t i) { copy[packs * width + i] = static_cast<C>(from[packs * width + i]); });
+    team.barrier();
+    copy_ = copy;
+  }
+  KOKKOS_FORCEINLINE_FUNCTION C operator()(std::int64_t i) const {
+    return copy_ != nullptr ? copy_[i] : static_cast<C>(from_[i]);
+  }
+
+ private:
+  const T* from_;
+  const C* copy_ = nullptr;
+};
+
+}  // namespace lockstep::kernels
