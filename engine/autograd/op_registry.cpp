@@ -243,7 +243,7 @@ std::vector<OpTiming> time_operations(device::Device device, const TimingOptions
     double bytes = 0.0;
     for (const OpInput& input : op.timed.inputs) {
       const Tensor made = make_input(input, DType::float32, device, generator);
-      const bool grows = can_grow && made.sizes().size() > 0 && input.sizes == op.timed.inputs.front().sizes;
+      const bool grows = can_grow && !made.sizes().empty() && input.sizes == op.timed.inputs.front().sizes;
       inputs.push_back(grows ? repeated(made, options.scale) : made);
       bytes += static_cast<double>(inputs.back().num_bytes());
       timing.inputs += str(timing.inputs.empty() ? "" : " ", to_text(inputs.back().sizes()));

@@ -3,89 +3,13 @@
 #include <type_traits>
 
 #include "engine/core/checked.hpp"
+#include "engine/kernels/kokkos_block_sums_internal.hpp"
 #include "engine/kernels/kokkos_elementwise_internal.hpp"
 #include "engine/kernels/kokkos_sum_internal.hpp"
 
 namespace lockstep::kernels {
 
 namespace {
-
-// Rounds the total over the blocks and divides it.
-template <class R, class C>
-KOKKOS_INLINE_FUNCTION R finish(TotalType<C> total, double divisor) {
-  if constexpr (std::is_integral_v<C>) {
-    return static_cast<R>(total);
-  } else {
-    return static_cast<R>(static_cast<C>(total) / static_cast<C>(divisor));
-  }
-}
-
-// ---- few results of many elements, for accelerators: many teams sum the blocks, and then one per result adds these
-
-// Writes the block sums of each result. A team sums one piece: team_blocks blocks, or what is left. Terms are a type
-// whose of_result(result) gives the elements of a result as a function of i.
-template <class C, class Terms>
-struct BlockSums {
-  C* sums;  // (results, blocks)
-  Terms terms;
-  std::int64_t count;   // number of elements per result
-  std::int64_t blocks;  // per result
-  std::int64_t pieces;  // per result
-
-  static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
-  template <class Team>
-  KOKKOS_FUNCTION void team(const Team& team) const {
-    const std::int64_t result = team.index() / pieces, piece = team.index() - result * pieces;
-    const std::int64_t here =
-        team_block_sums<C>(team, piece * team_blocks * reduce_block, count, terms.of_result(result));
-    const C* const lanes = reinterpret_cast<const C*>(team.scratch());
-    C* const to = sums + result * blocks + piece * team_blocks;
-    for_each_of(team, here, [=](std::int64_t block) { to[block] = lanes[block * reduce_lanes]; });
-  }
-};
-
-// Adds the block sums of one result in order.
-template <class R, class C>
-struct AddBlockSums {
-  R* out;
-  const C* sums;
-  std::int64_t blocks;
-  double divisor;
-
-  static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
-  template <class Team>
-  KOKKOS_FUNCTION void team(const Team& team) const {
-    C* const next = reinterpret_cast<C*>(team.scratch());
-    const C* const from = sums + team.index() * blocks;
-    TotalType<C> total = 0;
-    for (std::int64_t first = 0; first < blocks; first += team_slots) {
-      const std::int64_t here = blocks - first < team_slots ? blocks - first : team_slots;
-      for_each_of(team, here, [=](std::int64_t i) { next[i] = from[first + i]; });
-      team.barrier();
-      if (team.rank() == 0)
-        for (std::int64_t i = 0; i < here; ++i) total += next[i];
-      team.barrier();
-    }
-    if (team.rank() == 0) out[team.index()] = finish<R, C>(total, divisor);
-  }
-};
-
-// Whether a team per result would leave most of an accelerator idle.
-bool suits_block_sums(Execution on, std::int64_t results, std::int64_t count) {
-  constexpr std::int64_t many_results = 256, piece = team_blocks * reduce_block;
-  return on.space != Space::host && results < many_results && count > 2 * piece;
-}
-
-template <class R, class C, class Terms>
-void sum_by_blocks(Execution on, const char* label, R* out, std::int64_t results, std::int64_t count, double divisor,
-                   const Terms& terms) {
-  const std::int64_t blocks = (count + reduce_block - 1) / reduce_block;
-  const std::int64_t pieces = (blocks + team_blocks - 1) / team_blocks;
-  auto* const sums = reinterpret_cast<C*>(scratch_on(on, bounded_bytes(bounded_product(results, blocks), sizeof(C))));
-  run_portable_teams(on, label, bounded_product(results, pieces),
-                     BlockSums<C, Terms>{sums, terms, count, blocks, pieces});
-  run_portable_teams(on, label, results, AddBlockSums<R, C>{out, sums, blocks, divisor});
-}
 
 template <class T>
 struct RowTerms {
@@ -115,8 +39,6 @@ struct SquaredDifferences {
   KOKKOS_FUNCTION SquaredDifferences of_result(std::int64_t) const { return *this; }
 };
 
-// ---- one team per result
-
 // Computes one result, for any strides.
 template <class R, class T>
 struct RowSum {
@@ -132,7 +54,7 @@ struct RowSum {
   KOKKOS_FUNCTION void team(const Team& team) const {
     using C = SumType<T>;
     const auto total = team_total<C>(team, count, RowTerms<T>{a, kept, reduced}.of_result(team.index()));
-    if (team.rank() == 0) out[team.index()] = finish<R, C>(total, divisor);
+    if (team.rank() == 0) out[team.index()] = finish_sum<R, C>(total, divisor);
   }
   void operator()(std::int64_t index) const {
     using C = SumType<T>;
@@ -166,7 +88,7 @@ struct RowSum {
       }
       total += block_sum(gathered, n);
     }
-    out[index] = finish<R, C>(total, divisor);
+    out[index] = finish_sum<R, C>(total, divisor);
   }
 };
 
@@ -209,7 +131,7 @@ struct ColumnSum {
       for_each_of(team, columns, [=](std::int64_t c) { totals[c] += lanes[c]; });
       team.barrier();
     }
-    for_each_of(team, columns, [&](std::int64_t c) { out[first_result + c] = finish<R, C>(totals[c], divisor); });
+    for_each_of(team, columns, [&](std::int64_t c) { out[first_result + c] = finish_sum<R, C>(totals[c], divisor); });
   }
   void operator()(std::int64_t index) const {
     using C = SumType<T>;
@@ -246,7 +168,7 @@ struct ColumnSum {
           for (std::int64_t c = 0; c < width; ++c) lane[l][c] += lane[l + half][c];
       for (std::int64_t c = 0; c < width; ++c) total[c] += lane[0][c];
     }
-    for (std::int64_t c = 0; c < columns; ++c) to[c] = finish<R, C>(total[c], divisor);
+    for (std::int64_t c = 0; c < columns; ++c) to[c] = finish_sum<R, C>(total[c], divisor);
   }
 };
 
@@ -262,7 +184,7 @@ struct SquaredDifferenceSum {
   KOKKOS_FUNCTION void team(const Team& team) const {
     using C = ComputeType<T>;
     const double total = team_total<C>(team, count, SquaredDifferences<T>{a, b});
-    if (team.rank() == 0) *out = finish<T, C>(total, divisor);
+    if (team.rank() == 0) *out = finish_sum<T, C>(total, divisor);
   }
   void operator()(std::int64_t) const {
     using C = ComputeType<T>;
@@ -276,7 +198,7 @@ struct SquaredDifferenceSum {
       }
       total += block_sum(squares, n);
     }
-    *out = finish<T, C>(total, divisor);
+    *out = finish_sum<T, C>(total, divisor);
   }
 };
 

@@ -184,7 +184,7 @@ bool RecordingCalls::advance(StreamHandle stream) {
   const auto found = streams_.find(stream);
   if (found == streams_.end() || found->second->held || found->second->work.empty()) return false;
   if (run_front(*found->second)) return true;
-  StreamHandle const behind = found->second->work.front().behind;
+  void* const behind = found->second->work.front().behind;
   return behind != nullptr && advance(behind);
 }
 

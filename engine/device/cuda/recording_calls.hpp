@@ -143,8 +143,8 @@ class RecordingCalls final : public Calls {
   void enqueue(StreamHandle stream, Work work);
   bool is_pageable(const void* memory) const;  // of the host, and not pinned
   void require_pinned_as_one(const void* memory, std::size_t bytes) const;
-  bool run_front(ModelStream& stream);         // false if its first work cannot run
-  void progress();                             // runs what can run
+  bool run_front(ModelStream& stream);  // false if its first work cannot run
+  void progress();                      // runs what can run
   // One piece of work that the stream needs to get further. False if none can run.
   bool advance(StreamHandle stream);
   void progress_for(StreamHandle awaited, const std::function<bool()>& holds);  // runs no more than that takes

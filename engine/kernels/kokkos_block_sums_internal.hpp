@@ -1,0 +1,87 @@
+// Few sums of many elements, for accelerators: many teams sum the blocks of reduce.hpp, and then a team per result adds
+// these in order (internal to engine/kernels).
+#pragma once
+
+#include <type_traits>
+
+#include "engine/core/checked.hpp"
+#include "engine/kernels/kokkos_launch_internal.hpp"
+
+namespace lockstep::kernels {
+
+// Rounds the total over the blocks and divides it.
+template <class R, class C>
+KOKKOS_INLINE_FUNCTION R finish_sum(TotalType<C> total, double divisor) {
+  if constexpr (std::is_integral_v<C>) {
+    return static_cast<R>(total);
+  } else {
+    return static_cast<R>(static_cast<C>(total) / static_cast<C>(divisor));
+  }
+}
+
+// Writes the block sums of each result. A team sums one piece: team_blocks blocks, or what is left. Terms are a type
+// whose of_result(result) gives the elements of a result as a function of i.
+template <class C, class Terms>
+struct BlockSums {
+  C* sums;  // (results, blocks)
+  Terms terms;
+  std::int64_t count;   // number of elements per result
+  std::int64_t blocks;  // per result
+  std::int64_t pieces;  // per result
+
+  static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  template <class Team>
+  KOKKOS_FUNCTION void team(const Team& team) const {
+    const std::int64_t result = team.index() / pieces, piece = team.index() - result * pieces;
+    const std::int64_t here =
+        team_block_sums<C>(team, piece * team_blocks * reduce_block, count, terms.of_result(result));
+    const C* const lanes = reinterpret_cast<const C*>(team.scratch());
+    C* const to = sums + result * blocks + piece * team_blocks;
+    for_each_of(team, here, [=](std::int64_t block) { to[block] = lanes[block * reduce_lanes]; });
+  }
+};
+
+// Adds the block sums of one result in order.
+template <class R, class C>
+struct AddBlockSums {
+  R* out;
+  const C* sums;
+  std::int64_t blocks;
+  double divisor;
+
+  static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  template <class Team>
+  KOKKOS_FUNCTION void team(const Team& team) const {
+    C* const next = reinterpret_cast<C*>(team.scratch());
+    const C* const from = sums + team.index() * blocks;
+    TotalType<C> total = 0;
+    for (std::int64_t first = 0; first < blocks; first += team_slots) {
+      const std::int64_t here = blocks - first < team_slots ? blocks - first : team_slots;
+      for_each_of(team, here, [=](std::int64_t i) { next[i] = from[first + i]; });
+      team.barrier();
+      if (team.rank() == 0)
+        for (std::int64_t i = 0; i < here; ++i) total += next[i];
+      team.barrier();
+    }
+    if (team.rank() == 0) out[team.index()] = finish_sum<R, C>(total, divisor);
+  }
+};
+
+// Whether a team per result would leave most of an accelerator idle.
+inline bool suits_block_sums(Execution on, std::int64_t results, std::int64_t count) {
+  constexpr std::int64_t many_results = 256, piece = team_blocks * reduce_block;
+  return on.space != Space::host && results < many_results && count > 2 * piece;
+}
+
+template <class R, class C, class Terms>
+void sum_by_blocks(Execution on, const char* label, R* out, std::int64_t results, std::int64_t count, double divisor,
+                   const Terms& terms) {
+  const std::int64_t blocks = (count + reduce_block - 1) / reduce_block;
+  const std::int64_t pieces = (blocks + team_blocks - 1) / team_blocks;
+  auto* const sums = reinterpret_cast<C*>(scratch_on(on, bounded_bytes(bounded_product(results, blocks), sizeof(C))));
+  run_portable_teams(on, label, bounded_product(results, pieces),
+                     BlockSums<C, Terms>{sums, terms, count, blocks, pieces});
+  run_portable_teams(on, label, results, AddBlockSums<R, C>{out, sums, blocks, divisor});
+}
+
+}  // namespace lockstep::kernels
