@@ -43,7 +43,8 @@ HOT = {
         "Exp, float, float>", "Exp, double, double>", "Sqrt, float, float>", "Log, float, float>", "Log, double, double>",
         "Log, lockstep::BFloat16, lockstep::BFloat16>",
     ],
-    "engine/kernels/norm.cpp": ["Norm<float>", "NormBackward<float>", "NormWeights<float>"],
+    "engine/kernels/norm.cpp": ["Norm<float>", "NormBackward<float>"],
+    "engine/kernels/norm_weights.cpp": ["NormWeights<float>"],
     "engine/kernels/numbers.cpp": [
         "::Pow, float, float>", "::Pow, double, double>", "::Pow, lockstep::BFloat16, lockstep::BFloat16>",
     ],

@@ -33,10 +33,18 @@ int threads_of_team(const Kernel& kernel) {
   return 128;
 }
 
+// Has Kokkos hand over the functor as the argument of the kernel. It would put one of more than 512 bytes into constant
+// memory, whose last kernel the host waits for.
+template <class Functor, class Policy>
+auto by_argument(const Policy& policy) {
+  static_assert(sizeof(Functor) <= 3072, "arguments of a kernel have 4 KiB");
+  return Kokkos::Experimental::require(policy, Kokkos::Experimental::WorkItemProperty::HintLightWeight);
+}
+
 template <class Functor>
 void loop(device::Execution on, const char* label, std::int64_t count, const Functor& functor) {
-  Kokkos::parallel_for(
-      label, Kokkos::RangePolicy<Kokkos::Cuda, Kokkos::IndexType<std::int64_t>>(instance_on(on), 0, count), functor);
+  const Kokkos::RangePolicy<Kokkos::Cuda, Kokkos::IndexType<std::int64_t>> policy(instance_on(on), 0, count);
+  Kokkos::parallel_for(label, by_argument<Functor>(policy), functor);
 }
 
 // Kokkos' handle of a team, with the interface of HostTeam.
@@ -65,7 +73,7 @@ void teams(device::Execution on, const char* label, std::int64_t count, const Ke
   LOCKSTEP_CHECK(count <= std::numeric_limits<int>::max(), label, ": ", count, " teams");
   Kokkos::TeamPolicy<Kokkos::Cuda> policy(instance_on(on), static_cast<int>(count), threads_of_team(kernel));
   policy.set_scratch_size(0, Kokkos::PerTeam(static_cast<int>(Kernel::scratch_bytes) + 16));
-  Kokkos::parallel_for(label, policy, TeamBody<Kernel>{kernel});
+  Kokkos::parallel_for(label, by_argument<Kernel>(policy), TeamBody<Kernel>{kernel});
 }
 
 template <class Predicate>
