@@ -25,20 +25,28 @@ class HashTable {
  public:
   // The number of hashes before those of the chunk. Chunks of tied tensors are one.
   std::uint64_t add(const SavedChunk& chunk) {
-    const auto [at, is_new] =
-        first_.emplace(std::pair(chunk.file, chunk.offset), bytes_.size() / sizeof(std::uint64_t));
-    if (is_new) {
-      append(chunk.hashes);
-      append(chunk.tile_hashes);
-    }
-    return at->second;
+    const std::uint64_t next = bytes_.size() / sizeof(std::uint64_t);
+    const auto [at, is_new] = first_.emplace(std::pair(chunk.file, chunk.offset), next);
+    // Of an index that a reader accepts, chunks at one place may have other blocks.
+    if (!is_new && holds(at->second, chunk)) return at->second;
+    at->second = next;
+    append(chunk.hashes);
+    append(chunk.tile_hashes);
+    return next;
   }
   std::string take() { return std::move(bytes_); }
 
  private:
-  void append(const std::vector<std::uint64_t>& hashes) {
-    bytes_.append(reinterpret_cast<const char*>(hashes.data()), bounded_bytes<std::uint64_t>(std::ssize(hashes)));
+  static std::string_view bytes_of(const std::vector<std::uint64_t>& hashes) {
+    return {reinterpret_cast<const char*>(hashes.data()), bounded_bytes<std::uint64_t>(std::ssize(hashes))};
   }
+  bool holds(std::uint64_t first, const SavedChunk& chunk) const {
+    const std::string_view blocks = bytes_of(chunk.hashes), tiles = bytes_of(chunk.tile_hashes);
+    const std::string_view there =
+        std::string_view(bytes_).substr(bounded_bytes<std::uint64_t>(static_cast<std::int64_t>(first)));
+    return there.starts_with(blocks) && there.substr(blocks.size()).starts_with(tiles);
+  }
+  void append(const std::vector<std::uint64_t>& hashes) { bytes_.append(bytes_of(hashes)); }
 
   std::map<std::pair<std::string, std::uint64_t>, std::uint64_t> first_;  // by file and offset
   std::string bytes_;

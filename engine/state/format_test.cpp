@@ -158,5 +158,19 @@ TEST(Format, ChunksAtOnePlaceAreEachVerified) {
             "");
 }
 
+TEST(Format, ChunksAtOnePlaceKeepTheirOwnHashes) {
+  const auto chunk = [](std::int64_t row, std::uint64_t block, std::vector<std::uint64_t> hashes) {
+    return SavedChunk{"rank_0.safetensors", 80, {{row, 0}, {2, 4}}, block, std::move(hashes), {}, {}};
+  };
+  Index index;
+  index.files["rank_0.safetensors"] = 96;
+  index.tensors["w"] = {DType::bfloat16, {6, 4}, {chunk(0, 16, {7}), chunk(2, 16, {7}), chunk(4, 15, {8, 9})}};
+  const IndexFiles files = index_files(index);
+  EXPECT_EQ(files.hashes.size(), 3 * sizeof(std::uint64_t)) << "equal chunks share their hashes";
+  const Index again = index_from_files(files, "again");
+  EXPECT_EQ(again.tensors.at("w").chunks[1].hashes, std::vector<std::uint64_t>{7});
+  EXPECT_EQ(again.tensors.at("w").chunks[2].hashes, (std::vector<std::uint64_t>{8, 9}));
+}
+
 }  // namespace
 }  // namespace lockstep::state
