@@ -19,8 +19,8 @@ KOKKOS_INLINE_FUNCTION R finish_sum(TotalType<C> total, double divisor) {
   }
 }
 
-// Writes the block sums of each result. A team sums one piece: team_blocks blocks, or what is left. Terms are a type
-// whose of_result(result) gives the elements of a result as a function of i.
+// Writes the block sums of each result. A team sums a piece of at most team_blocks blocks. terms.of_result(result) is a
+// function that gives element i of the result.
 template <class C, class Terms>
 struct BlockSums {
   C* sums;  // (results, blocks)
