@@ -150,8 +150,8 @@ void run_teams(Execution on, const char* label, std::int64_t count, const Kernel
   run_teams(on, label, count, kernel, count);
 }
 
-// Memory of the space in which one kernel leaves values for the next one on the same stream. Each call for a stream gives
-// the same memory, or larger memory.
+// Memory of the space in which one kernel leaves values for the next one on the same stream. Each call for a stream
+// gives the same memory, or larger memory.
 inline std::byte* scratch_on(Execution on, std::size_t bytes) {
   return on.space == Space::cuda ? cuda::scratch_on(on, bytes) : scratch_of_thread(bytes);
 }
