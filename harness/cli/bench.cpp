@@ -9,6 +9,7 @@
 #include "engine/core/error.hpp"
 #include "engine/device/cuda/stand_in.hpp"
 #include "engine/device/device.hpp"
+#include "engine/kernels/backend.hpp"
 #include "harness/cli/follow_hosts.hpp"
 #include "harness/cli/standard_streams.hpp"
 #include "harness/launch/cores.hpp"
@@ -146,6 +147,7 @@ int bench(const BenchOptions& options) {
   if (processes != nullptr && processes->link() == nullptr) return processes->wait_for_launcher();
   if (processes != nullptr) return run_on_hosts(options, *processes, how);
   run_groups(options, true);
+  kernels::finalize();  // `kernels` runs in this process; Kokkos ends before the static objects that it uses
   return 0;
 }
 

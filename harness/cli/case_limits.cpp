@@ -17,8 +17,9 @@ int most_ranks_of(const scenario::Case& test_case) {
 }
 
 int ranks_at_once(const scenario::Case& test_case, int jobs) {
+  constexpr int few_enough = 16;  // for their contexts of CUDA and useful shares of the memory, on GPUs from 24 GB on
   const bool on_gpu = test_case.device == device::name_of(device::Kind::cuda) && device::cuda::gpus_of_stand_in() == 0;
-  return on_gpu && jobs > 1 ? std::max(16, most_ranks_of(test_case)) : 0;
+  return on_gpu && jobs > 1 ? std::max(few_enough, most_ranks_of(test_case)) : 0;
 }
 
 run::RankLimits limits_of(const scenario::Case& test_case, std::int64_t machine_bytes) {

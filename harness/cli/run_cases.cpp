@@ -132,6 +132,8 @@ class Runner {
   }
 
   void begin(const scenario::Case& test_case, int ticket) {
+    const bool runs = !test_case.skip && !test_case.unsupported;
+    while (runs && !has_room_on_gpu(test_case)) collect_one();  // a collected case may stop the run
     verdict::CaseResult row = blank_row(test_case, options_);
     if (!stop_reason_.empty() || is_interrupted()) {
       row.status = verdict::Status::MISSING;
@@ -143,7 +145,6 @@ class Runner {
       row.reason = test_case.unsupported ? *test_case.unsupported : *test_case.skip;
       return finish(std::move(row));
     }
-    while (!has_room_on_gpu(test_case)) collect_one();
     Running& one = running_[ticket];
     one.test_case = &test_case;
     one.row = std::move(row);

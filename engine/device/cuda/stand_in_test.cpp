@@ -5,6 +5,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "engine/core/error.hpp"
 #include "engine/core/resources.hpp"
@@ -114,6 +116,28 @@ TEST(StandInOfCuda, RefusesWhatCudaRefusesOfHostMemory) {
   EXPECT_THROW(calls.set_bytes(pages.data(), 1, 16, stream), ResourceError);  // pageable
   calls.unpin(pages.data() + 32);
   calls.release(device);
+}
+
+TEST(StandInOfCuda, RefusesCallsInAProcessThatWasForkedAfterTheFirst) {
+  const auto works_in_a_child = [](RecordingCalls& calls) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      try {
+        calls.use_device(0);
+        ::_exit(0);
+      } catch (const ResourceError&) {
+        ::_exit(1);
+      }
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  };
+  RecordingCalls calls;
+  calls.require_driver();  // as the launcher does
+  EXPECT_TRUE(works_in_a_child(calls));
+  calls.use_device(0);
+  EXPECT_FALSE(works_in_a_child(calls));
 }
 
 TEST(StandInOfCudaDeathTest, EndsHostCodeThatTouchesMemoryOfTheDevice) {
