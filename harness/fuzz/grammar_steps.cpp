@@ -82,9 +82,7 @@ void derive_around_step(Chooser& item, const Program& program, const Parallel& p
   if (may_change)
     for (Chooser& each : item.items("of parameters", 0, item.chance("changes parameters", 20) ? 2 : 0))
       step.of_parameters.push_back(derive_change(each, program, parallel, false));
-  // The plan takes a scaled step for done, after which an evaluated group is gathered again
-  // (scenarios/bugs/skipped_step_after_evaluation).
-  const bool may_overflow = program.model.ends_in_linear && is_trainable(program, frozen) && !step.evaluates_late;
+  const bool may_overflow = program.model.ends_in_linear && is_trainable(program, frozen);
   step.overflows = program.is_scaled && may_overflow && item.chance("overflows", 60);
   step.gathers_losses = item.chance("gathers losses", 6);
   const bool has_event = shards_by_groups(parallel) && !parallel.root_is_replicated && step.of_parameters.empty();
@@ -92,7 +90,6 @@ void derive_around_step(Chooser& item, const Program& program, const Parallel& p
   if (may_change && is_trainable(program, frozen) && !moves_later)
     step.restore = static_cast<Restore>(item.pick("restore", {86, 3, 3, 2, on_disk, on_disk}));
   step.waits_for_event = has_event && step.restore == Restore::none && item.chance("waits for event", 6);
-  if (step.overflows) step.restore = Restore::none;  // the plan expects a state of the optimizer
 }
 
 }  // namespace

@@ -144,7 +144,7 @@ Value LiveRun::perform(StepCall& call) {
 }
 
 void LiveRun::perform_expecting_error(StepCall& call) {
-  const std::size_t first_issued = comm::log().size();
+  const std::size_t first_issued = comm::log().size(), num_scaled_steps = scaled_steps_.size();
   const Interpreter::Position position = interpreter_.position();
   const std::string pattern = evaluate(*call.step.raises->message, call.scope).as_text("the message of `raises`");
   const std::int64_t start = now_ns();
@@ -167,6 +167,7 @@ void LiveRun::perform_expecting_error(StepCall& call) {
   }
   interpreter_.resume(position);
   expected_to_fail_.emplace_back(first_issued, comm::log().size());
+  scaled_steps_.resize(num_scaled_steps);
   judge_raised(position.site, call, message, pattern, milliseconds);
 }
 
@@ -235,6 +236,11 @@ void LiveRun::record(const std::string& name, verdict::JsonText json) {
 
 void LiveRun::note_last_backward(const nn::ModulePtr& module, bool is_last) {
   if (trace_bits_) trace_bits_->note_last_backward(module, is_last);
+}
+
+void LiveRun::note_scaled_step(bool done) {
+  control_.scaled_step(done);
+  scaled_steps_.push_back(done);
 }
 
 void LiveRun::add_before_all_reduce(const nn::ModulePtr& module, std::function<void()> hook) {

@@ -63,6 +63,8 @@ class LiveRun final : public StepRunner {
   void add_before_all_reduce(const nn::ModulePtr& module, std::function<void()> hook);
   // `set_flags` has set is_last_backward at these modules.
   void note_last_backward(const nn::ModulePtr& module, bool is_last);
+  // A step with a scaler was done or skipped. The plan follows it.
+  void note_scaled_step(bool done);
   // Hands in the outcome collected so far, then ends the process by a signal.
   [[noreturn]] void end_by_kill();
 
@@ -98,6 +100,7 @@ class LiveRun final : public StepRunner {
   bool announced_ = false;                 // peers know that this rank ended before its last step
   std::int64_t num_working_steps_ = 0;
   ControlDigest control_;
+  std::vector<bool> scaled_steps_;  // without those of steps that had to raise
   Interpreter interpreter_;
 };
 

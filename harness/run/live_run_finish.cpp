@@ -91,8 +91,8 @@ void LiveRun::judge_planned_collectives() {
   judgement.not_judged = why_not_planned(spec_, stage);
   if (judgement.not_judged.empty() && announced_) judgement.not_judged = str("ended early: rank ", session.rank);
   if (judgement.not_judged.empty())
-    judgement =
-        check_plan(spec_, session.rank, session.world_size, stage, comm::log(), expected_to_fail_, control_.value());
+    judgement = check_plan(spec_, session.rank, session.world_size, stage, comm::log(), expected_to_fail_,
+                           {control_.value(), scaled_steps_});
   else
     judgement.left_out = left_out_of_plan(comm::log(), expected_to_fail_);
   outcome_.planning.num_dry_runs += judgement.num_dry_runs;

@@ -1,6 +1,7 @@
 #include "harness/run/trace/dry_run.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/core/rank_context.hpp"
 #include "harness/run/interpreter.hpp"
@@ -13,7 +14,7 @@ namespace lockstep::run {
 using scenario::Step;
 using scenario::Verb;
 
-DryRun::DryRun()
+DryRun::DryRun(std::vector<bool> scaled_steps)
     : planner_(RankContext::current().rank()),
       model_(planner_, [this](plan::TensorId id) { watch_.report_gradient(id); }),
       shards_(planner_, {[this](plan::TensorId id, const Tensor& tensor) { model_.replace(id, tensor); },
@@ -29,7 +30,8 @@ DryRun::DryRun()
                             planner_.shards().note_partial_gradient(id, axis);
                             return true;
                           }}),
-      tensor_parallel_(planner_, model_, layouts_, watch_) {}
+      tensor_parallel_(planner_, model_, layouts_, watch_),
+      scaled_steps_(std::move(scaled_steps)) {}
 
 // There is no `default`: a new verb does not compile until its treatment is stated here.
 DryRun::Treatment DryRun::treatment_of(Verb verb) {

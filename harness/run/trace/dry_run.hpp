@@ -36,7 +36,9 @@ class Unforeseeable : public Error {
 
 class DryRun final : public StepRunner {
  public:
-  DryRun();
+  // `scaled_steps`: whether the run did or skipped each step with a scaler, in order. Values decide that. Any further
+  // one is taken for done.
+  explicit DryRun(std::vector<bool> scaled_steps = {});
   // Whether a plan depends on steps of this verb. It does not on those that are left out.
   static bool affects_plan(scenario::Verb verb);
   // Whether the dry run of the verb reads the argument. Otherwise the plan does not depend on it.
@@ -88,7 +90,8 @@ class DryRun final : public StepRunner {
   Value load_checkpoint(StepCall& call);
   Value backward(StepCall& call);
   Value clip_grad_norm(StepCall& call);
-  void plan_unscale(const ScalerPtr& scaler, const OptimizerPtr& optimizer);
+  bool plan_unscale(const ScalerPtr& scaler, const OptimizerPtr& optimizer);
+  bool skips_next_scaled_step();
   Value unscale(StepCall& call);
   Value step(StepCall& call);
   Value zero_grad(StepCall& call);
@@ -151,7 +154,10 @@ class DryRun final : public StepRunner {
   TracedLayouts layouts_;
   TracedTensorParallel tensor_parallel_;
   std::map<ScalerPtr, std::set<OptimizerPtr>> unscaled_;  // since the last update of the scaler
-  std::map<plan::TensorId, MeshPtr> gather_meshes_;       // of sharded parameters: the ranks of their all-gathers
+  std::set<ScalerPtr> skipped_;                           // those that skipped a step since their last update
+  std::vector<bool> scaled_steps_;
+  std::size_t num_scaled_steps_ = 0;                   // so far
+  std::map<plan::TensorId, MeshPtr> gather_meshes_;    // of sharded parameters: the ranks of their all-gathers
   std::map<std::string, bool> saved_optimizer_state_;  // of checkpoints of this stage, by folder: whether they have one
   std::vector<std::string> unknown_values_;
   std::set<std::string, std::less<>> values_read_;

@@ -149,9 +149,9 @@ Value DryRun::clip_grad_norm(StepCall& call) {
   return Value(empty({}, DType::float32, call.in.session().device));
 }
 
-// A disabled scaler has no state.
-void DryRun::plan_unscale(const ScalerPtr& scaler, const OptimizerPtr& optimizer) {
-  if (!scaler->state_dict() || !unscaled_[scaler].insert(optimizer).second) return;
+// Whether the gradients are unscaled now. A disabled scaler has no state.
+bool DryRun::plan_unscale(const ScalerPtr& scaler, const OptimizerPtr& optimizer) {
+  if (!scaler->state_dict() || !unscaled_[scaler].insert(optimizer).second) return false;
   std::vector<plan::Planner::Gradient> gradients;
   for (const optim::Group& group : optimizer->groups())
     for (const optim::ParameterRef& parameter : group.parameters) add_gradient(gradients, parameter.get());
@@ -160,6 +160,7 @@ void DryRun::plan_unscale(const ScalerPtr& scaler, const OptimizerPtr& optimizer
       for (const plan::Planner::Gradient& part : shards_.gradients_of_part(parameter.get())) gradients.push_back(part);
   watch_.report_position("optimizer");
   planner_.unscale_gradients(gradients);
+  return true;
 }
 
 Value DryRun::unscale(StepCall& call) {
@@ -178,11 +179,24 @@ std::vector<Tensor> tensors_of(optim::Optimizer& optimizer) {
 
 }  // namespace
 
+bool DryRun::skips_next_scaled_step() {
+  const std::size_t next = num_scaled_steps_++;
+  return next < scaled_steps_.size() && !scaled_steps_[next];
+}
+
+// A step that the run skipped unscales the gradients, and changes neither parameters nor the state of the optimizer.
 Value DryRun::step(StepCall& call) {
-  if (call.has("scaler"))
-    plan_unscale(call.value("scaler").as_scaler("scaler"), call.value("optimizer").as_optimizer("optimizer"));
-  Value done = run_verb(call);
   const OptimizerPtr optimizer = call.value("optimizer").as_optimizer("optimizer");
+  if (call.has("scaler")) {
+    const ScalerPtr scaler = call.value("scaler").as_scaler("scaler");
+    const bool unscales = plan_unscale(scaler, optimizer);
+    if (skips_next_scaled_step()) {
+      if (unscales) scaler->unscale(*optimizer);
+      skipped_.insert(scaler);
+      return Value(false);
+    }
+  }
+  Value done = run_verb(call);
   flat_optimizers_.note_step(optimizer);
   shards_.note_step(tensors_of(*optimizer));
   return done;
@@ -209,9 +223,18 @@ Value DryRun::zero_grad(StepCall& call) {
   return done;
 }
 
+// After a skipped step, the scale falls. The scaler of the dry run has found no infinite gradient itself.
 Value DryRun::update_scale(StepCall& call) {
-  unscaled_.erase(call.value("scaler").as_scaler("scaler"));
-  return run_verb(call);
+  const ScalerPtr scaler = call.value("scaler").as_scaler("scaler");
+  unscaled_.erase(scaler);
+  const bool skipped = skipped_.erase(scaler) > 0;
+  std::optional<optim::GradScaler::State> fallen = scaler->state_dict();
+  Value none = run_verb(call);
+  if (!skipped || !fallen || call.has("to")) return none;
+  fallen->scale *= scaler->options().backoff_factor;
+  fallen->growth_tracker = 0;
+  if (static_cast<float>(fallen->scale) > 0) scaler->load_state_dict(*fallen);  // no scaler loads a scale of 0
+  return none;
 }
 
 // The window holds the planned counts. Only a run knows the peak memory and the seconds.

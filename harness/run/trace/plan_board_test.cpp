@@ -161,13 +161,13 @@ TEST(PlanBoard, AWrongPlanDoesNotJudgeARank) {
   spec.scenario = scenario.get();
   spec.library = &library;
   spec.test_case = &cases.at(0);
-  const PlanJudgement expected = check_plan(spec, 1, 2, 0, {}, {}, 7);
+  const PlanJudgement expected = check_plan(spec, 1, 2, 0, {}, {}, {7});
   ASSERT_THAT(expected.mismatches, Not(IsEmpty()));
   spec.plans = std::make_shared<PlanBoard>();
   const std::uint64_t digest = digest_of_plan(spec, 7, 0, 2);
   ASSERT_TRUE(spec.plans->find(digest, 0).value().is_mine);
   spec.plans->post(digest, 0, outcome_of(two_collectives()));
-  const PlanJudgement judged = check_plan(spec, 1, 2, 0, {}, {}, 7);
+  const PlanJudgement judged = check_plan(spec, 1, 2, 0, {}, {}, {7});
   ASSERT_THAT(judged.mismatches, SizeIs(expected.mismatches.size()));
   for (std::size_t i = 0; i < judged.mismatches.size(); ++i)
     EXPECT_EQ(judged.mismatches[i].message, expected.mismatches[i].message);

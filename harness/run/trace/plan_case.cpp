@@ -46,13 +46,13 @@ std::vector<PlanGroup> groups_of(const std::vector<plan::Collective>& planned,
 
 }  // namespace
 
-PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_t stage, PlanRequest with) {
+PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_t stage, const PlanRequest& with) {
   comm::FakeWorld world(rank, world_size);
   RankContext& context = world.context();
   const RankScope scope(context);
   device::count_stand_ins(with.memory);
   PlanOutcome outcome;
-  DryRun dry_run;
+  DryRun dry_run(with.scaled_steps);
   {
     Interpreter interpreter(spec, stage, dry_run);
     try {

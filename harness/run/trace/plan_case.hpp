@@ -31,12 +31,13 @@ struct PlanOutcome {
   std::string layouts;                // of the parameters after the last step (layout_table.hpp), on request
 };
 // Throws scenario::OutOfTime and std::bad_alloc; any other error makes the plan end early.
-// `with`: what else the outcome holds.
+// `with`: what else the outcome holds, and what a run knows of the steps.
 struct PlanRequest {
   bool layouts = false;
   bool memory = false;
+  std::vector<bool> scaled_steps{};  // see DryRun
 };
-PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_t stage, PlanRequest with = {});
+PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_t stage, const PlanRequest& with = {});
 
 // Whether some step applies an API whose collectives are planned.
 bool has_plan(const scenario::Steps& steps);

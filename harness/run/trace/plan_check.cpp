@@ -178,21 +178,20 @@ PlanJudgement judge_by(const PlanOutcome& outcome, int rank, const std::vector<c
 }  // namespace
 
 PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::size_t stage,
-                         const std::vector<comm::LogEntry>& log, const LogRanges& left_out,
-                         std::uint64_t control_digest) {
+                         const std::vector<comm::LogEntry>& log, const LogRanges& left_out, const PathOfRank& path) {
   if (std::string reason = why_not_planned(spec, stage); !reason.empty()) {
     PlanJudgement judgement;
     judgement.not_judged = std::move(reason);
     return judgement;
   }
   PlanOutcome outcome;
-  const std::uint64_t digest = digest_of_plan(spec, control_digest, stage, world_size);
+  const std::uint64_t digest = digest_of_plan(spec, path.digest, stage, world_size);
   const auto confirm = [&](const PlanBoard::Posted& posted) {
     if (!meets(spec, posted.conditions) || !agrees(posted.planned, log, left_out)) return false;
     if (rank == 0) outcome.planned = plan_from_bytes(posted.planned).value();
     return true;
   };
-  const auto make = [&] { return plan_case(spec, rank, world_size, stage); };
+  const auto make = [&] { return plan_case(spec, rank, world_size, stage, {.scaled_steps = path.scaled_steps}); };
   if (auto own = make_unless_confirmed(spec.plans.get(), digest, make, confirm)) {
     PlanJudgement judgement = judge_by(*own, rank, log, left_out);
     judgement.num_dry_runs = 1;

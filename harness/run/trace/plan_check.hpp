@@ -30,13 +30,17 @@ struct PlanJudgement {
   std::vector<verdict::PlanRow> rows;                  // both sides; empty without a plan
   int num_dry_runs = 0;                                // that this rank made
 };
+// The path of a rank through the scenario, as far as only a run knows it.
+struct PathOfRank {
+  std::uint64_t digest = 0;          // of the steps that it performed (control_digest.hpp)
+  std::vector<bool> scaled_steps{};  // in order, whether each step with a scaler was done
+};
 // Why a stage has no plan, known without a dry run; empty if it has one.
 std::string why_not_planned(const CaseSpec& spec, std::size_t stage);
-// Takes or makes the plan of a rank (plan_board.hpp; `control_digest`: of the rank's steps), and compares the log with
-// it. Never throws for a plan that cannot be made: `not_judged` and a mismatch say so.
+// Takes or makes the plan of a rank (plan_board.hpp) on its path, and compares the log with it. Never throws for a plan
+// that cannot be made: `not_judged` and a mismatch say so.
 PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::size_t stage,
-                         const std::vector<comm::LogEntry>& log, const LogRanges& left_out,
-                         std::uint64_t control_digest);
+                         const std::vector<comm::LogEntry>& log, const LogRanges& left_out, const PathOfRank& path);
 
 // The collectives of a log that no plan contains, of a case without a plan: by family, with the reason.
 std::vector<std::string> left_out_of_plan(const std::vector<comm::LogEntry>& log, const LogRanges& left_out);

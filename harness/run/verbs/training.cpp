@@ -5,6 +5,7 @@
 #include "engine/optim/optimizer.hpp"
 #include "engine/parallel/flat_shard.hpp"
 #include "engine/parallel/flat_units.hpp"
+#include "harness/run/live_run.hpp"
 #include "harness/run/verbs/verbs.hpp"
 
 namespace lockstep::run::verbs {
@@ -130,7 +131,11 @@ Value backward(StepCall& call) {
 
 Value step(StepCall& call) {
   const OptimizerPtr optimizer = call.value("optimizer").as_optimizer("optimizer");
-  if (call.has("scaler")) return Value(call.value("scaler").as_scaler("scaler")->step(*optimizer));
+  if (call.has("scaler")) {
+    const bool done = call.value("scaler").as_scaler("scaler")->step(*optimizer);
+    if (call.live_run) call.live_run->note_scaled_step(done);
+    return Value(done);
+  }
   optimizer->step();
   return Value(true);
 }
