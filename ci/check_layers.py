@@ -28,7 +28,7 @@ ORDER = ENGINE + HARNESS
 # and the plan of collectives cannot ask the engine for its collectives.
 NARROWED = {
     "harness/scenario": {"engine/core"},
-    "harness/verdict": {"engine/core"},
+    "harness/verdict": {"engine/core", "harness/scenario"},
     "harness/fuzz": {"engine/core", "harness/scenario", "harness/verdict"},
     "harness/plan": {"engine/core", "engine/layout", "harness/scenario", "harness/verdict"},
 }

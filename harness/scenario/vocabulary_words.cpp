@@ -27,21 +27,13 @@ const std::vector<std::string>& failing_verdicts() {
 }
 
 const std::vector<std::string>& evidence_names() {
-  static const std::vector<std::string> names = {"comparisons",
-                                                 "trivial",
-                                                 "elements",
-                                                 "same_bits",
-                                                 "bits_required",
-                                                 "bits_relaxed",
-                                                 "conditions",
-                                                 "collectives_checked",
-                                                 "orders_checked",
-                                                 "errors_expected",
-                                                 "planned_in_order",
-                                                 "max_abs_difference",
-                                                 "rtol",
-                                                 "atol",
-                                                 "of_largest"};
+#define LOCKSTEP_EVIDENCE(member) #member,
+#define LOCKSTEP_LOOSEST(member) #member,
+  static const std::vector<std::string> names = {
+#include "harness/scenario/evidence.def"
+  };
+#undef LOCKSTEP_EVIDENCE
+#undef LOCKSTEP_LOOSEST
   return names;
 }
 

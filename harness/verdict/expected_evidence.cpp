@@ -26,23 +26,13 @@ double loosest_of(const Evidence& evidence) {
   return evidence.loosest.*Member;
 }
 
+#define LOCKSTEP_EVIDENCE(member) {#member, count_of<&Evidence::member>},
+#define LOCKSTEP_LOOSEST(member) {#member, loosest_of<&Tolerance::member>},
 constexpr Measure measures[] = {
-    {"comparisons", count_of<&Evidence::comparisons>},
-    {"trivial", count_of<&Evidence::trivial>},
-    {"elements", count_of<&Evidence::elements>},
-    {"same_bits", count_of<&Evidence::same_bits>},
-    {"bits_required", count_of<&Evidence::bits_required>},
-    {"bits_relaxed", count_of<&Evidence::bits_relaxed>},
-    {"conditions", count_of<&Evidence::conditions>},
-    {"collectives_checked", count_of<&Evidence::collectives_checked>},
-    {"orders_checked", count_of<&Evidence::orders_checked>},
-    {"errors_expected", count_of<&Evidence::errors_expected>},
-    {"planned_in_order", count_of<&Evidence::planned_in_order>},
-    {"max_abs_difference", count_of<&Evidence::max_abs_difference>},
-    {"rtol", loosest_of<&Tolerance::rtol>},
-    {"atol", loosest_of<&Tolerance::atol>},
-    {"of_largest", loosest_of<&Tolerance::of_largest>},
+#include "harness/scenario/evidence.def"
 };
+#undef LOCKSTEP_EVIDENCE
+#undef LOCKSTEP_LOOSEST
 
 }  // namespace
 
