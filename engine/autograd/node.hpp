@@ -98,6 +98,7 @@ enum class ViewOrigin {
   one_of_several,     // by an operation with several results
   of_other_layout,    // a sharded tensor over the memory of another tensor, or a local shard
   input_with_hooks,   // an input of a module whose backward hooks watch it
+  output_with_hooks,  // an output of such a module that is a view already
 };
 // A tensor over the memory of another one, its base. The base is no view itself. A recorded change in place of one of
 // them belongs to the history of both (view_history.cpp).

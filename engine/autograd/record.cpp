@@ -191,7 +191,8 @@ void record_in_place(const char* name, const Tensor& tensor, std::vector<Tensor>
 namespace {
 
 // Records an identity over the tensors that need a gradient and replaces them by its outputs. A change in place of an
-// output bypasses the identity, so an output is no view of its input, except an input of a module: that one is refused.
+// output bypasses the identity, so an output is no view of its input. Changes of an input of a module are refused, and
+// so are those of a result that is a view: they would belong to the history of its base, before the identity.
 NodePtr watch(std::vector<Tensor>& tensors, bool takes_unreduced, Watched watched,
               const std::function<BackwardFunction(std::vector<std::size_t>)>& make) {
   std::vector<Tensor> inputs;
@@ -207,8 +208,10 @@ NodePtr watch(std::vector<Tensor>& tensors, bool takes_unreduced, Watched watche
     node->outputs.push_back(info_of(inputs[k]));
     Tensor result = detach(inputs[k]);
     attach(result, node, static_cast<int>(k));
-    if (watched == Watched::inputs || grad_state(inputs[k])->view)
+    if (watched == Watched::inputs)
       note_view(result, inputs[k], ViewOrigin::input_with_hooks);
+    else if (grad_state(inputs[k])->view)
+      note_view(result, inputs[k], ViewOrigin::output_with_hooks);
     tensors[places[k]] = std::move(result);
   }
   return node;

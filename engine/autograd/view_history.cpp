@@ -50,6 +50,8 @@ const char* origin_text(ViewOrigin origin) {
       return "a view of a sharded tensor, or a sharded tensor over the memory of another tensor,";
     case ViewOrigin::input_with_hooks:
       return "an input of a module whose hooks watch its gradient";
+    case ViewOrigin::output_with_hooks:
+      return "a view that a module with backward hooks has returned";
     case ViewOrigin::recorded:
       break;
   }
