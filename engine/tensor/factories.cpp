@@ -11,6 +11,7 @@
 #include "engine/kernels/elementwise.hpp"
 #include "engine/tensor/host.hpp"
 #include "engine/tensor/ops_launch.hpp"
+#include "engine/tensor/types_made.hpp"
 
 namespace lockstep {
 
@@ -72,7 +73,20 @@ Tensor in_memory_order(const Tensor& tensor) {
 
 namespace {
 
+// A service of the rank.
+struct TypesMade {
+  explicit TypesMade(RankContext&) {}
+  bool float16 = false, bfloat16 = false;
+};
+
+void note_type(DType dtype) {
+  if (size_of(dtype) != 2) return;
+  TypesMade& made = RankContext::current().service<TypesMade>();
+  (dtype == DType::bfloat16 ? made.bfloat16 : made.float16) = true;
+}
+
 Tensor tensor_over(device::Device device, std::size_t bytes, device::MemoryPtr memory, const Dims& sizes, DType dtype) {
+  note_type(dtype);
   auto impl = std::make_shared<TensorImpl>();
   impl->storage = std::make_shared<Storage>(device, bytes, std::move(memory));
   impl->sizes = sizes;
@@ -82,6 +96,12 @@ Tensor tensor_over(device::Device device, std::size_t bytes, device::MemoryPtr m
 }
 
 }  // namespace
+
+std::optional<DType> coarsest_type_made() {
+  const TypesMade& made = RankContext::current().service<TypesMade>();
+  if (made.bfloat16) return DType::bfloat16;
+  return made.float16 ? std::optional(DType::float16) : std::nullopt;
+}
 
 Tensor empty(const Dims& sizes, DType dtype, device::Device device) {
   const std::size_t bytes = checked_bytes(sizes, size_of(dtype), "empty");

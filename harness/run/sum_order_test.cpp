@@ -91,6 +91,30 @@ TEST_F(SumOrder, OfTheLibraryStillFailsBeyondTheTolerance) {
   EXPECT_THAT(ran.failures(), ElementsAre(HasSubstr("beyond rtol 0.001"), HasSubstr("have other bits")));
 }
 
+// A type counts from its first tensor on.
+TEST_F(SumOrder, OfTheLibraryTakesTheToleranceOfTheCoarsestType) {
+  const std::string narrow = R"yaml(
+  - let: {x: "full([4], 1.0)"}
+  - all_reduce: {tensor: x, op: sum}
+  - let: {before: "to(full([1], 1.0), float16)"}
+  - expect_equal: {actual: x, expected: "full([4], 3.02)", bits: true}
+  - let: {narrow: "to(x, bfloat16)"}
+  - expect_equal: {actual: "to(narrow, float32)", expected: "full([4], 3.02)", bits: true}
+  - expect_equal: {actual: "to(narrow, float32)", expected: "full([4], 3.1)", bits: true}
+  - expect_equal: {actual: "to(narrow, float32)", expected: "full([4], 3.4)", bits: true}
+)yaml";
+  const Ran ran = run(narrow, "sum_order: library\n");
+  EXPECT_THAT(ran.failures(), ElementsAre(HasSubstr("beyond rtol 0.05")));
+  EXPECT_EQ(ran.evidence().loosest.rtol, 5e-2);
+  const std::string wide = R"yaml(
+  - let: {x: "full([4], 1.0)"}
+  - all_reduce: {tensor: x, op: sum}
+  - expect_equal: {actual: x, expected: "full([4], 3.02)", bits: true}
+  - let: {narrow: "to(x, bfloat16)"}
+)yaml";
+  EXPECT_THAT(run(wide, "sum_order: library\n").failures(), ElementsAre(HasSubstr("beyond rtol 0.001")));
+}
+
 TEST_F(SumOrder, OfTheLibraryIsUnsupportedOnOtherDevices) {
   for (const char* device : {"cpu", "sim"}) {
     const Ran ran = run(sum, "sum_order: library\n", device);

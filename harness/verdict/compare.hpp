@@ -22,7 +22,8 @@ Tolerance tolerance_of(DType dtype);
 
 // The tolerance that takes the place of equal bits where sums over ranks have the order of a library: rounding in
 // another order, carried through some training steps (rtol/of_largest): float32 1e-3/1e-4, float64 1e-9/1e-10, float16
-// 1e-2/1e-2, bfloat16 5e-2/5e-2. Integers and booleans have no other order: equal.
+// 1e-2/1e-2, bfloat16 5e-2/5e-2. `dtype` is the coarsest type that the values went through
+// (engine/tensor/types_made.hpp). Integers and booleans have no other order: equal.
 Tolerance tolerance_of_another_order(DType dtype);
 
 // A snapshot of one value in host memory, contiguous in row-major order. It does not own its data.

@@ -51,6 +51,7 @@ struct EqualOptions {
   bool bits = false;                  // the check requires the same bits
   bool bits_float32 = false;          // the scenario requires the same bits of float32 tensors
   bool library_sums = false;          // a tolerance takes the place of required bits of numbers
+  std::optional<DType> coarsest{};    // the coarsest 16-bit type that values of the rank may have been rounded to
   bool gradients = true;              // compare the gradients of modules too
   bool different = false;             // expect_different
   bool from_trivial_reading = false;  // an operand is a trivial reading (observation.hpp)

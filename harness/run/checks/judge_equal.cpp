@@ -33,9 +33,12 @@ PairResult compare_pair(const EqualCheck::Pair& pair, const EqualOptions& option
   result.options.bits_relaxed = needs_bits && options.library_sums && is_floating(dtype);
   result.options.bits = needs_bits && !result.options.bits_relaxed;
   const bool states_one = options.rtol || options.atol || options.of_largest > 0.0;
-  // A plain number may be an element of float32.
+  // A plain number may be an element of float32. A sum in another order may be rounded to another neighbour in a
+  // coarser type, and the values that follow from it carry that difference.
+  DType through = host.tensors ? dtype : DType::float32;
+  if (through != DType::bfloat16) through = options.coarsest.value_or(through);
   const verdict::Tolerance usual = result.options.bits_relaxed && !states_one
-                                       ? verdict::tolerance_of_another_order(host.tensors ? dtype : DType::float32)
+                                       ? verdict::tolerance_of_another_order(through)
                                        : verdict::tolerance_of(dtype);
   result.options.tolerance = {options.rtol.value_or(usual.rtol), options.atol.value_or(usual.atol)};
   result.options.of_largest = std::max(options.of_largest, usual.of_largest);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 
+#include "engine/tensor/types_made.hpp"
 #include "harness/run/live_run.hpp"
 #include "harness/run/observe/observation.hpp"
 #include "harness/run/verbs/verbs.hpp"
@@ -147,6 +148,7 @@ Value expect_equal(StepCall& call) {
   options.bits = call.boolean("bits");
   options.bits_float32 = call.in.scenario().bits == scenario::Bits::required;
   options.library_sums = call.in.test_case().sum_order == scenario::SumOrder::library;
+  options.coarsest = coarsest_type_made();
   options.gradients = call.boolean("gradients");
   const TrivialReadings readings;
   const Value actual = call.value("actual");
