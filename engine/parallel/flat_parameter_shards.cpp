@@ -228,7 +228,7 @@ Tensor FlatParameterShards::gather_input(const KeptShards*) {
   return settings().mesh.is_sharded() ? to_compute(shard_) : detach(shard_);
 }
 
-// The memory of the unsharded parameters. It belongs to all-gather, which install_shards() makes wait for compute.
+// The memory of the unsharded parameters. It belongs to all-gather, which waits for compute before it frees it.
 Tensor FlatParameterShards::gather_output(const Tensor& input, int num_ranks) {
   const device::PurposeScope purpose(device::Purpose::gathered);
   if (!settings().mesh.is_sharded()) return to_compute(input);
@@ -271,15 +271,15 @@ bool FlatParameterShards::install_unsharded(const Tensor& gathered, int) {
   return true;
 }
 
-void FlatParameterShards::install_shards() {
+std::optional<UsedMemory> FlatParameterShards::install_shards() {
+  std::optional<UsedMemory> memory;
   if (unsharded_.defined() && unsharded_.storage()->has_memory()) {
-    const device::Device device = settings().device;
-    wait(WaitEdge::all_gather_for_unsharded_use, device::stream(device, device::Role::all_gather),
-         device::current_stream(device));
+    memory = {unsharded_.storage()->memory_ptr(), device::current_stream(settings().device).record()};
     unsharded_.storage()->release();
     unsharded_.storage()->state = "sharded";
   }
   put_views();
+  return memory;
 }
 
 KeptShards FlatParameterShards::install_kept(int) {

@@ -79,7 +79,7 @@ class FlatParameterShards final : public GroupShards {
   Tensor gather_input(const KeptShards* kept) override;
   Tensor gather_output(const Tensor& input, int num_ranks) override;
   bool install_unsharded(const Tensor& gathered, int num_ranks) override;
-  void install_shards() override;
+  std::optional<UsedMemory> install_shards() override;
   KeptShards install_kept(int ranks) override;
 
   std::size_t num_trained() const override { return options_.original_parameters ? parameters_.size() : 1; }

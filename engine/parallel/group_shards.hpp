@@ -19,6 +19,7 @@
 #include "engine/parallel/division.hpp"
 #include "engine/parallel/fully_shard.hpp"
 #include "engine/parallel/reduction_plan.hpp"
+#include "engine/parallel/shard_context.hpp"
 #include "engine/parallel/shard_mesh.hpp"
 #include "engine/parallel/unsharded_parameter.hpp"
 
@@ -91,8 +92,9 @@ class GroupShards {
   // Returns whether the parameters have taken over the memory of the output.
   virtual bool install_unsharded(const Tensor& gathered, int num_ranks) = 0;
   virtual void forget_gather_input() {}  // of an all-gather that is dropped
-  // Puts the shards into the slots and frees the unsharded parameters.
-  virtual void install_shards() = 0;
+  // Puts the shards into the slots and frees the unsharded parameters, or returns their memory if it belongs to
+  // all-gather, which must wait for compute before it frees the memory.
+  virtual std::optional<UsedMemory> install_shards() = 0;
   // Puts tensors sharded over `ranks` consecutive ranks into the slots and frees the unsharded parameters.
   virtual KeptShards install_kept(int ranks) = 0;
 

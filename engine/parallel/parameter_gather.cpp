@@ -72,11 +72,12 @@ bool PerParameterShards::install_unsharded(const Tensor& gathered, int num_ranks
   return false;
 }
 
-void PerParameterShards::install_shards() {
+std::optional<UsedMemory> PerParameterShards::install_shards() {
   for (ShardParameter& parameter : parameters_) {
     parameter.free_unsharded("sharded");
     parameter.put_sharded();
   }
+  return std::nullopt;
 }
 
 }  // namespace lockstep::parallel

@@ -30,7 +30,7 @@ class PerParameterShards final : public GroupShards {
   Tensor gather_output(const Tensor& input, int num_ranks) override;
   bool install_unsharded(const Tensor& gathered, int num_ranks) override;
   void forget_gather_input() override { sent_.clear(); }
-  void install_shards() override;
+  std::optional<UsedMemory> install_shards() override;
   KeptShards install_kept(int ranks) override;
 
   std::size_t num_trained() const override { return parameters_.size(); }

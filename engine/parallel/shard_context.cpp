@@ -67,6 +67,13 @@ void ShardContext::free_gather_buffers(const ShardStreams& streams) {
   gathered.reset();
 }
 
+void ShardContext::free_used(const ShardStreams& streams, std::size_t num_kept) {
+  while (used.size() > num_kept) {
+    wait(WaitEdge::all_gather_for_unsharded_use, streams.all_gather, used.front().used);
+    used.erase(used.begin());
+  }
+}
+
 void ShardContext::wait_for_freed(int limit) {
   if (limit <= 0 || defect_armed(Defect::flat_gather_limit_ignored)) return;
   while (freed.size() >= static_cast<std::size_t>(limit)) {

@@ -44,6 +44,12 @@ struct ReductionInput {
   comm::Work work;
 };
 
+// Memory of unsharded parameters, and the moment after which compute no longer uses it.
+struct UsedMemory {
+  device::MemoryPtr memory;
+  device::Event used;
+};
+
 struct ShardContext {
   std::vector<std::weak_ptr<ShardState>> states;         // below the root, in pre-order
   const ShardState* forward_root = nullptr;              // of the running forward
@@ -56,6 +62,7 @@ struct ShardContext {
   bool is_last_backward = true;
   std::uint64_t callback_in = 0;  // the backward that will call the callback of its end; 0: none
   std::optional<GatherBuffers> gathered;
+  std::vector<UsedMemory> used;                              // of flat-sharded groups that were resharded, oldest first
   std::vector<ReductionInput> reduction_inputs;              // oldest first
   std::vector<std::weak_ptr<ShardGroup>> reduction_outputs;  // groups whose outputs are allocated, oldest first
 
@@ -69,6 +76,9 @@ struct ShardContext {
   void let_writers_wait_for_copy_in(device::Device at) const;
   // Before an all-gather: the host waits until fewer than `limit` of the resharded groups are still in use.
   void wait_for_freed(int limit);
+  // All-gather waits until compute no longer uses the oldest memory and frees it, until `num_kept` are left. The next
+  // all-gather keeps one, so that it need not wait for the group that computes before it.
+  void free_used(const ShardStreams& streams, std::size_t num_kept);
   // Before a new reduction: compute waits for earlier ones and frees the memory that they no longer need.
   void free_reduction_inputs_for_next();
   void free_reduction_outputs_for_next(const std::shared_ptr<ShardGroup>& next);

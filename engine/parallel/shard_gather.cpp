@@ -66,6 +66,7 @@ void ShardGroup::begin_unshard(bool after_compute) {
   }
   wait(WaitEdge::all_gather_for_copy_in, streams.all_gather, streams.copy_in);
   context->wait_for_freed(settings().max_gathers_in_flight);
+  context->free_used(streams, 1);
   {
     const device::StreamScope scope(streams.all_gather);
     const bool gathers = settings().mesh.is_sharded();

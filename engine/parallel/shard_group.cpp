@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "engine/autograd/autograd.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/parallel/events.hpp"
@@ -67,7 +68,8 @@ void ShardGroup::reshard() {
   if (state() == GroupState::sharded) return;
   if (state() == GroupState::unsharding) return drop_unused_gather();
   note_event(EventKind::reshard, owner());
-  shards_->install_shards();
+  if (std::optional<UsedMemory> memory = shards_->install_shards()) context->used.push_back(std::move(*memory));
+  if (!context->forward_root && !in_backward()) context->free_used(ShardStreams(settings().device), 0);
   if (settings().max_gathers_in_flight > 0)
     context->freed.push_back(device::current_stream(settings().device).record());
   move_to(Sharded{});

@@ -107,7 +107,9 @@ void ShardState::prefetch_next() {
   if (at == order.end() || std::next(at) == order.end() || defect_armed(Defect::flat_forward_prefetch_left_out)) return;
   const auto next = std::next(at)->lock();
   const auto& begun = context->begun;
-  if (next && std::find(begun.begin(), begun.end(), next.get()) == begun.end()) next->begin_unshard();
+  if (!next || std::find(begun.begin(), begun.end(), next.get()) != begun.end()) return;
+  context->free_used(ShardStreams(settings_.device), 0);  // this group and the next are the two in memory
+  next->begin_unshard();
 }
 
 // A flat-sharded unit whose outputs require no gradient is not gathered ahead.
@@ -138,6 +140,7 @@ void ShardState::post_forward(const nn::Module& module, nn::Structure& outputs) 
   if (context->forward_root == this) {
     context->let_writers_wait_for_copy_in(settings_.device);
     context->free_gather_buffers(ShardStreams(settings_.device));
+    context->free_used(ShardStreams(settings_.device), 0);
     context->forward_root = nullptr;
     context->first_forward_is_complete = true;
   }
@@ -177,6 +180,7 @@ void ShardState::queue_end_of_backward() {
     const bool is_last = at->is_last_backward;
     const auto states = at->living_states();
     for (const ShardStatePtr& state : states) state->finish_backward();
+    if (!states.empty()) at->free_used(ShardStreams(states.front()->settings_.device), 0);
     at->agree_on_end();
     if (is_last)
       for (const ShardStatePtr& state : states) state->wait_at_end();
@@ -224,6 +228,8 @@ void ShardState::prefetch_previous() {
   const auto group = context->forward_order[next].lock();
   const bool skips_passed = settings_.api == flat_shard_name && !defect_armed(Defect::flat_prefetch_of_passed_unit);
   if (!group || (skips_passed && group->positions.empty())) return;
+  if (group_->state() == GroupState::unsharded)  // this group and the next are the two in memory
+    context->free_used(ShardStreams(settings_.device), 0);
   group->begin_unshard();
 }
 

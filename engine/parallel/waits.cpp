@@ -39,7 +39,10 @@ constexpr std::array table = {
                  "the flat input is freed on copy-in", shard_input_freed_early},
     WaitEdgeInfo{all_gather_for_copy_out, "all-gather", "copy-out", "the flat output is freed on all-gather",
                  shard_output_freed_early},
-    WaitEdgeInfo{all_gather_for_unsharded_use, "all-gather, when a flat parameter is resharded", "compute",
+    WaitEdgeInfo{all_gather_for_unsharded_use,
+                 "all-gather, before the next but one all-gather of flat_shard, before one ahead of its turn, and at "
+                 "the end of a forward or backward",
+                 "compute, up to the reshard of a flat parameter",
                  "the memory of the unsharded parameters is freed on all-gather", flat_memory_freed_early},
     WaitEdgeInfo{reduce_scatter_for_gradients, "reduce-scatter", "compute",
                  "compute copies the gradients into the flat input", shard_reduction_ignores_compute},
