@@ -118,12 +118,15 @@ void FlatParameterShards::put_views() {
 }
 
 void FlatParameterShards::put_leaves() {
-  for (const Parameter& parameter : parameters_)
+  for (const Parameter& parameter : parameters_) {
+    if (lockstep::requires_grad(parameter.leaf) != parameter.requires_grad())
+      set_requires_grad(parameter.leaf, parameter.requires_grad());
     for (const ParameterSlotRef& ref : parameter.slots) {
       nn::ParameterSlot& slot = ref.get();
       slot.tensor = parameter.leaf;
       slot.sharded = parameter.view;
     }
+  }
 }
 
 // Whether the slot holds the view, and the view is still a part of the shard.
@@ -262,12 +265,14 @@ bool FlatParameterShards::install_unsharded(const Tensor& gathered, int) {
     make_leaves(gathered);
   else if (changed && !defect_armed(Defect::flat_stale_leaves))
     unsharded_.bump_version();  // a backward through a graph that saved the old values is an error
-  for (const Parameter& parameter : parameters_)
-    if (lockstep::requires_grad(parameter.leaf) != parameter.requires_grad())
-      set_requires_grad(parameter.leaf, parameter.requires_grad());
   unsharded_.storage()->attach(gathered.storage()->memory_ptr());
   unsharded_.storage()->state = "gathered";
   put_leaves();
+  return true;
+}
+
+bool FlatParameterShards::show_shards() {
+  put_views();
   return true;
 }
 

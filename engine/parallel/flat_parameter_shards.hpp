@@ -79,6 +79,8 @@ class FlatParameterShards final : public GroupShards {
   Tensor gather_input(const KeptShards* kept) override;
   Tensor gather_output(const Tensor& input, int num_ranks) override;
   bool install_unsharded(const Tensor& gathered, int num_ranks) override;
+  bool show_shards() override;
+  void show_unsharded() override { put_leaves(); }
   std::optional<UsedMemory> install_shards() override;
   KeptShards install_kept(int ranks) override;
 

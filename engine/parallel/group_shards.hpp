@@ -92,6 +92,10 @@ class GroupShards {
   // Returns whether the parameters have taken over the memory of the output.
   virtual bool install_unsharded(const Tensor& gathered, int num_ranks) = 0;
   virtual void forget_gather_input() {}  // of an all-gather that is dropped
+  // After an evaluation: puts the shards into the slots, while the unsharded parameters stay in memory. Returns whether
+  // it did. show_unsharded() puts the unsharded parameters back.
+  virtual bool show_shards() { return false; }
+  virtual void show_unsharded() {}
   // Puts the shards into the slots and frees the unsharded parameters, or returns their memory if it belongs to
   // all-gather, which must wait for compute before it frees the memory.
   virtual std::optional<UsedMemory> install_shards() = 0;

@@ -21,7 +21,7 @@ namespace lockstep::parallel {
 // A tensor that was put in a slot of an unsharded group would be lost when the group is resharded, and the graph that
 // is open has saved the leaf.
 void ShardGroup::refuse_replaced_leaves() {
-  if (state() != GroupState::unsharded) return;
+  if (state() != GroupState::unsharded || shows_shards()) return;
   for (std::size_t i = 0; i < shards_->num_parameters(); ++i) {
     const UnshardedParameter& parameter = shards_->parameter(i);
     for (const ParameterSlotRef& ref : parameter.slots) {
@@ -36,8 +36,13 @@ void ShardGroup::refuse_replaced_leaves() {
 
 void ShardGroup::begin_unshard(bool after_compute) {
   refuse_replaced_leaves();
+  if (shows_shards()) adopt_slots();
   bool changed = shards_->shards_changed();
   if (holds_stale_values()) reshard();
+  if (shows_shards()) {
+    shards_->show_unsharded();
+    std::get<Unsharded>(buffers_).shows_shards = false;
+  }
   if (state() == GroupState::unsharding || state() == GroupState::unsharded) return;
   if (state() == GroupState::sharded) {
     adopt_slots();

@@ -63,9 +63,20 @@ bool ShardGroup::holds_stale_values() const {
   return state() != GroupState::sharded && shards_->shards_changed();
 }
 
+// ---- evaluation ----
+bool ShardGroup::shows_shards() const {
+  const Unsharded* unsharded = std::get_if<Unsharded>(&buffers_);
+  return unsharded && unsharded->shows_shards;
+}
+
+void ShardGroup::show_shards_after_evaluation() {
+  if (Unsharded* unsharded = std::get_if<Unsharded>(&buffers_)) unsharded->shows_shards = shards_->show_shards();
+}
+
 // ---- reshard ----
 void ShardGroup::reshard() {
   if (state() == GroupState::sharded) return;
+  if (shows_shards()) adopt_slots();
   if (state() == GroupState::unsharding) return drop_unused_gather();
   note_event(EventKind::reshard, owner());
   if (std::optional<UsedMemory> memory = shards_->install_shards()) context->used.push_back(std::move(*memory));

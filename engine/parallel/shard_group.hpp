@@ -7,6 +7,7 @@
 //   unsharding            as before                and the buffers of a gather   unsharded (finish_unshard); sharded
 //   unsharded             unsharded parameters     shards, and all parameters    sharded; sharded_post_forward
 //
+// After an evaluation, the slots of an unsharded flat-sharded group hold the shards.
 // Each state owns its buffers; only move_to() changes the state. All-gathers and reductions run on their own streams,
 // ordered by the waits of waits.hpp. Memory that outlives a phase (unsharded parameters, gradients) belongs to the
 // compute stream. Other memory (flat buffers of an all-gather) belongs to the stream that fills it.
@@ -63,6 +64,9 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   void finish_unshard(bool keep_buffers = false);
   void reshard();
   void reshard_after_forward();
+  // After a forward that no backward follows. The slots of a flat-sharded group that stays unsharded show the shards
+  // and their gradients until the next forward or backward.
+  void show_shards_after_evaluation();
   bool has_unused_gather() const;
   void drop_unused_gather();
 
@@ -101,10 +105,13 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
     int num_ranks = 1;                 // of the all-gather
     std::optional<KeptShards> source;  // the slots still hold these
   };
-  struct Unsharded {};
+  struct Unsharded {
+    bool shows_shards = false;  // the slots hold the shards
+  };
   using Buffers = std::variant<Sharded, PostForward, Unsharding, Unsharded>;
   void move_to(Buffers next);
 
+  bool shows_shards() const;
   bool holds_stale_values() const;
   bool reshards_after_forward() const;
 

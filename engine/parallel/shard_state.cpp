@@ -112,12 +112,20 @@ void ShardState::prefetch_next() {
   next->begin_unshard();
 }
 
-// A flat-sharded unit whose outputs require no gradient is not gathered ahead.
-bool ShardState::may_run_backward(const nn::Structure& outputs) const {
-  if (settings_.api != flat_shard_name || defect_armed(Defect::flat_prefetch_without_gradient)) return true;
+namespace {
+
+bool need_gradients(const nn::Structure& outputs) {
   const std::vector<Tensor> tensors = nn::tensors_of(outputs);
   return grad_enabled() &&
          std::any_of(tensors.begin(), tensors.end(), [](const Tensor& one) { return requires_grad(one); });
+}
+
+}  // namespace
+
+// A flat-sharded unit whose outputs require no gradient is not gathered ahead.
+bool ShardState::may_run_backward(const nn::Structure& outputs) const {
+  if (settings_.api != flat_shard_name || defect_armed(Defect::flat_prefetch_without_gradient)) return true;
+  return need_gradients(outputs);
 }
 
 void ShardState::post_forward(const nn::Module& module, nn::Structure& outputs) {
@@ -133,6 +141,7 @@ void ShardState::post_forward(const nn::Module& module, nn::Structure& outputs) 
     group_->reshard_after_forward();
     if (may_run_backward(outputs)) group_->positions.push_back(context->forward_order.size());
     context->forward_order.push_back(group_);
+    if (!need_gradients(outputs)) group_->show_shards_after_evaluation();
   }
   note_event(EventKind::post_forward, settings_.owner);
   watch_outputs(outputs);

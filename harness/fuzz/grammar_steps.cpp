@@ -73,12 +73,13 @@ Change derive_change(Chooser& item, const Program& program, const Parallel& para
 // What happens around the optimizer's step.
 void derive_around_step(Chooser& item, const Program& program, const Parallel& parallel, const std::string& frozen,
                         bool moves_later, Step& step) {
+  // After an evaluation the slots of fully_shard show what it gathered, and a change of them would be lost.
+  const bool hides_shards = step.evaluates_late && parallel.api != Api::flat_shard;
   for (Chooser& each : item.items("of gradients", 0, item.chance("changes gradients", 20) ? 2 : 0)) {
     step.of_gradients.push_back(derive_change(each, program, parallel, true));
-    if (step.evaluates_late) step.of_gradients.back().in_hook = false;
+    if (hides_shards) step.of_gradients.back().in_hook = false;
   }
-  // After an evaluation the slots show what it gathered, and a change of them would be lost.
-  const bool may_change = !step.evaluates_late && (!parallel.root_is_replicated || is_trainable(program, frozen));
+  const bool may_change = !hides_shards && (!parallel.root_is_replicated || is_trainable(program, frozen));
   if (may_change)
     for (Chooser& each : item.items("of parameters", 0, item.chance("changes parameters", 20) ? 2 : 0))
       step.of_parameters.push_back(derive_change(each, program, parallel, false));

@@ -128,8 +128,11 @@ class Steps : private Checks {
         render_change(each, model, of_gradients, index, model == "test" && parallel_->api == Api::flat_shard, steps_);
   }
 
-  // After an evaluation the slots of the root show the values that it gathered, until the next forward.
-  bool shows_shards(const Step& step) const { return !step.evaluates_late || parallel_->groups.empty(); }
+  // After an evaluation the slots of the root show the values that it gathered, until the next forward; those of
+  // flat_shard the shards.
+  bool shows_shards(const Step& step) const {
+    return !step.evaluates_late || parallel_->groups.empty() || parallel_->api == Api::flat_shard;
+  }
 
   // Hooks come before the step in which they change something.
   void update(const Step& step, int index) {

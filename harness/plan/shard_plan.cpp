@@ -134,6 +134,7 @@ bool ShardPlan::is_stale(const Group& group) const {
 void ShardPlan::all_gather(std::size_t number, bool prefetch) {
   Group& group = groups_[number];
   if (group.parameters.empty()) return;
+  group.shows_shards = false;
   const bool stale = is_stale(group);
   if (group.state == State::unsharded && !stale) return;
   if (group.state == State::prefetched && !stale) {
@@ -208,9 +209,14 @@ void ShardPlan::wait_for_unshard(ModuleId module) {
 
 // ---- queries about a parameter ----
 ShardPlan::SlotTensor ShardPlan::slot_tensor(TensorId parameter) const {
-  const State state = groups_[owner_of_.at(parameter)].state;
-  if (state == State::unsharded) return SlotTensor::full;
+  const Group& group = groups_[owner_of_.at(parameter)];
+  const State state = group.state;
+  if (state == State::unsharded) return group.shows_shards ? SlotTensor::local_shard : SlotTensor::full;
   return state == State::sharded_post_forward ? SlotTensor::post_forward_shard : SlotTensor::local_shard;
+}
+
+bool ShardPlan::is_unsharded(TensorId parameter) const {
+  return groups_[owner_of_.at(parameter)].state == State::unsharded;
 }
 
 int ShardPlan::num_post_forward_ranks(TensorId parameter) const {
@@ -325,6 +331,7 @@ bool ShardPlan::leave(ModuleId module, bool recomputing, bool recording) {
   group.left.clear();
   if (recomputing) return false;  // the group stays unsharded for its own backward, which follows
   reshard_after_forward(group);
+  group.shows_shards = group.choices.flat && !recording;
   if (!group.parameters.empty()) {  // an empty group neither prefetches nor is prefetched
     Context& context = context_of(at);
     if (recording || !group.choices.flat) group.positions.push_back(context.forward_order.size());

@@ -107,6 +107,7 @@ class ShardPlan {
   // The tensor in the slots of a parameter: the local shard, the post-forward shard, or the full parameter.
   enum class SlotTensor { local_shard, post_forward_shard, full };
   SlotTensor slot_tensor(TensorId parameter) const;
+  bool is_unsharded(TensorId parameter) const;  // whether the full parameter is in memory
   // The number of ranks that hold a parameter together in the post-forward state.
   int num_post_forward_ranks(TensorId parameter) const;
   // The parameters whose gradients were reduced since the last call, in the order of the reductions.
@@ -163,6 +164,7 @@ class ShardPlan {
     ShardChoices choices;
     FlatLayout flat;  // of a unit
     State state = State::sharded;
+    bool shows_shards = false;                          // an unsharded unit, after an evaluation
     std::map<TensorId, std::vector<GatherInput>> sent;  // of parameters with an extension
     std::map<TensorId, std::uint64_t> gathered;         // versions of the shards at the last all-gather
     int context = -1;                                   // set by the first forward of its root

@@ -187,18 +187,17 @@ void TracedShards::show(Group& group) {
     const Tensor& tensor = shown == SlotTensor::full                 ? full_of(group, parameter)
                            : shown == SlotTensor::post_forward_shard ? post_forward_shard_of(group, parameter)
                                                                      : parameter.shard;
-    if (shown != SlotTensor::full) parameter.gathered.reset();
+    if (!planner_.shards().is_unsharded(parameter.id)) parameter.gathered.reset();
     for (const Slot& slot : parameter.slots) slot.get().tensor = tensor;
   }
 }
 
 bool TracedShards::install_full(const std::string& owner) {
-  using SlotTensor = plan::ShardPlan::SlotTensor;
   bool is_shown = false;
   for (Group& group : groups_) {
     if (group.parameters.empty() || planner_.shards().owner(group.parameters.front().id) != owner) continue;
     for (Parameter& parameter : group.parameters) {
-      if (planner_.shards().slot_tensor(parameter.id) != SlotTensor::full) continue;
+      if (!planner_.shards().is_unsharded(parameter.id)) continue;
       is_shown = true;
       if (parameter.gathered || !parameter.full.defined()) continue;
       // This rank's part of a parameter that tensor parallelism has distributed.
