@@ -41,7 +41,10 @@ void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std:
   how.schedule = schedule;
   run::CaseSpec shared = spec;
   shared.plans = plans.of(test_case.scenario);
-  pool.start(ticket, how, [shared, stage](int rank) { return run::run_case(shared, rank, stage); });
+  pool.start(ticket, how, [shared, stage, before = options.before_ranks](int rank) {
+    if (before) before(*shared.test_case);
+    return run::run_case(shared, rank, stage);
+  });
 }
 
 void command_stage(launch::Hosts& hosts, const StageCommand& command) {
