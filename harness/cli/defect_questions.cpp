@@ -1,11 +1,9 @@
 #include "harness/cli/defect_questions.hpp"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
-#include <iterator>
 
 #include <sys/mman.h>
 
@@ -66,29 +64,20 @@ int DefectQuestions::num_reaching(Defect defect) const {
   return num;
 }
 
-std::vector<scenario::Case> DefectQuestions::reaching_first(const std::vector<scenario::Case>& cases,
-                                                            Defect defect) const {
-  std::set<std::string> reaching, known;  // scenarios
+std::vector<scenario::Case> DefectQuestions::unreaching_last(const std::vector<scenario::Case>& cases,
+                                                             Defect defect) const {
+  std::vector<const scenario::Case*> reaching, unknown, others;
   for (const scenario::Case& one : cases) {
-    if (reaches(one, defect)) reaching.insert(one.scenario->name);
-    if (known_[number_of(one)]) known.insert(one.scenario->name);
-  }
-  std::array<std::vector<scenario::Case>, 5> kinds;
-  for (const scenario::Case& one : cases) {
-    std::size_t kind = 3;
-    if (reaches(one, defect)) {
-      kind = 0;
-    } else if (known_[number_of(one)]) {
-      kind = 4;
-    } else if (reaching.contains(one.scenario->name)) {
-      kind = 1;
-    } else if (!known.contains(one.scenario->name)) {
-      kind = 2;
-    }
-    kinds[kind].push_back(one);
+    if (reaches(one, defect))
+      reaching.push_back(&one);
+    else
+      (known_[number_of(one)] ? others : unknown).push_back(&one);
   }
   std::vector<scenario::Case> order;
-  for (std::vector<scenario::Case>& kind : kinds) std::move(kind.begin(), kind.end(), std::back_inserter(order));
+  for (std::size_t i = 0; i < std::max(reaching.size(), unknown.size()); ++i)
+    for (const std::vector<const scenario::Case*>* list : {&reaching, &unknown})
+      if (i < list->size()) order.push_back(*(*list)[i]);
+  for (const scenario::Case* one : others) order.push_back(*one);
   return order;
 }
 

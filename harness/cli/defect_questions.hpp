@@ -3,13 +3,12 @@
 //
 //   DefectQuestions questions(cases);
 //   run.before_ranks = [&](const scenario::Case& one) { questions.begin(one); };
-//   for (const scenario::Case& one : questions.reaching_first(cases, defect)) ...
+//   for (const scenario::Case& one : questions.unreaching_last(cases, defect)) ...
 //   questions.end(one, row, defect);
 #pragma once
 
 #include <cstddef>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,10 +36,9 @@ class DefectQuestions {
   bool reaches(const scenario::Case& test_case, Defect defect) const;
   int num_reaching(Defect defect) const;  // cases; as far as known
 
-  // First the cases that reach the defect, then those of which it is not known: of a scenario with a case that reaches
-  // it, of a scenario of which nothing is known, of another scenario. Last the cases that do not reach it. Within each
-  // of these, in the given order.
-  std::vector<scenario::Case> reaching_first(const std::vector<scenario::Case>& cases, Defect defect) const;
+  // The cases that reach the defect and those of which it is not known, in turns; then those that do not reach it.
+  // Within each of these, in the given order.
+  std::vector<scenario::Case> unreaching_last(const std::vector<scenario::Case>& cases, Defect defect) const;
 
  private:
   std::size_t number_of(const scenario::Case& test_case) const;

@@ -130,7 +130,7 @@ class Matrix {
  private:
   std::vector<scenario::Case> ordered_for(const DefectInfo& info) const {
     const auto scores = relevance_.scores(str(info.name, " ", info.effect));
-    return questions_.reaching_first(likely_catchers_first(cases_, num_catches_, scores), info.defect);
+    return questions_.unreaching_last(likely_catchers_first(cases_, num_catches_, scores), info.defect);
   }
 
   bool run_all(const std::vector<scenario::Case>& cases, const RunCasesOptions& run,
