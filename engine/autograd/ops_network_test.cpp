@@ -59,6 +59,7 @@ TEST_F(NetworkOps, DropoutDrawsOneNumberPerElementInTrainingOnly) {
   dropout(none, 0.4);
   EXPECT_EQ(drawn_since(3), 35);
   EXPECT_THROW(dropout(x, 1.5), Error);
+  EXPECT_THROW(dropout(x, 1.5, false), Error);  // also where nothing is dropped
 }
 
 TEST_F(NetworkOps, AttentionDrawsForMaskedScoresToo) {

@@ -233,6 +233,10 @@ TEST(Compose, RefusesMeshesThatDoNotFit) {
               HasSubstr("the DP and TP mesh to have the same parent mesh"));
   EXPECT_THAT(refusal({root, dp, 0}, {other.slice({"y"}, 0), {shard(0)}, {4}}), HasSubstr("not a slice of the mesh"));
   EXPECT_THAT(refusal({root, dp, 0}, {tp, {partial()}, {4}}), HasSubstr("a partial tensor has no shards"));
+  EXPECT_THAT(error_of([&] {
+                compose("`w` of m", {root, dp, 0}, {tp, {shard(0)}, {4}}, 1, 0);
+              }),
+              HasSubstr("Shard(1) of a tensor of sizes (4,)"));
 }
 
 }  // namespace

@@ -35,9 +35,9 @@ class StepBuilder {
   std::vector<RedistributeStep> build() {
     // Slices come first because they reduce the data that later steps move. A gather comes only when no other step is
     // possible, because a later step may turn it into an all_to_all.
-    while (slice() || exchange() || reduce_scatter() || all_reduce(true) || all_gather() || all_reduce(false) ||
-           to_partial()) {
+    while (slice() || exchange() || reduce_scatter() || all_reduce() || all_gather() || to_partial()) {
     }
+    LOCKSTEP_CHECK(current_ == wanted_, "the steps to ", to_.text(), " end at ", to_text(placements_));
     return std::move(steps_);
   }
 
@@ -52,12 +52,12 @@ class StepBuilder {
       if (!(current[i] == wanted_[dim][i])) return false;
     return true;
   }
-  // The sharding that this axis needs, if it is the next one of its dim and the dim is ready for it.
+  // The sharding that this axis, which does not shard its dim yet, needs, if it is the next one and the dim is ready.
   std::optional<AxisSharding> next_sharding(std::size_t axis) const {
     const Placement& wanted = to_.placements[axis];
     if (!wanted.is_shard()) return {};
     const auto dim = static_cast<std::size_t>(wanted.dim);
-    if (!is_ready(dim) || current_[dim].size() == wanted_[dim].size()) return {};
+    if (!is_ready(dim)) return {};
     const AxisSharding& next = wanted_[dim][current_[dim].size()];
     if (next.axis != static_cast<int>(axis)) return {};
     return next;
@@ -109,11 +109,9 @@ class StepBuilder {
   }
 
   // The inner axis is reduced first, as in every sum over two axes.
-  bool all_reduce(bool only_to_replicate) {
+  bool all_reduce() {
     for (std::size_t axis = num_axes(); axis-- > 0;) {
-      const Placement& wanted = to_.placements[axis];
-      if (!placements_[axis].is_partial() || wanted.is_partial()) continue;
-      if (only_to_replicate && !wanted.is_replicate()) continue;
+      if (!placements_[axis].is_partial() || !to_.placements[axis].is_replicate()) continue;
       apply({static_cast<int>(axis), RedistributeOp::all_reduce, placements_[axis].op, {}, {}}, false, false);
       return true;
     }

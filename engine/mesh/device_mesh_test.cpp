@@ -1,5 +1,9 @@
 #include "engine/mesh/device_mesh.hpp"
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -91,6 +95,26 @@ TEST(DeviceMesh, RefusesRanksOutsideTheWorld) {
     has(error_of({3}, {"a"}, {0, 1}), "make 3 places for 2 ranks");
     require(DeviceMesh({2}, {"a"}, {1, 0}).coordinates()[0] == 1 - rank, "ranks in the given order");
     require(DeviceMesh::world().group("dp").size() == 2, "the world");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+// A mesh that cannot have its groups fails where it is made, not at its first collective.
+TEST(DeviceMesh, MakesItsGroupsAtOnce) {
+  const auto failures = comm::testing_ranks::run_ranks(8, Kind::threads, [](int rank) {
+    if (rank != 0) return;
+    const auto has_no_room = [](const auto& make) {
+      try {
+        make();
+      } catch (const Error& error) {
+        return std::string(error.what()).find("the control area") != std::string::npos;
+      }
+      return false;
+    };
+    std::vector<int> order = {0, 1, 2, 3, 4, 5, 6, 7};
+    while (!has_no_room([&] { DeviceMesh({8}, {"a"}, order); }))
+      require(std::next_permutation(order.begin(), order.end()), "groups of all orders of the ranks");
+    require(has_no_room([] { DeviceMesh({2, 4}, {"b", "c"}); }), "a mesh of all ranks in their order");
   });
   EXPECT_THAT(failures, Each(""));
 }

@@ -131,7 +131,6 @@ void for_each_tensor(const ModulePtr& root, const std::function<void(const Tenso
     if (!gradient.defined()) continue;
     // The gradient may be shared (a view of a bucket), so it is replaced instead of changed.
     const Tensor replacement = detach(gradient);
-    set_grad(parameter.tensor(), Tensor());
     visit(replacement, device::Purpose::gradient);
     set_grad(parameter.tensor(), replacement);
   }

@@ -278,6 +278,7 @@ TEST_F(Optimizers, RefuseAStateBeforeTheyWriteAValue) {
     refuses([&](auto& state) { state[key] = empty({5}, DType::float32, {device::Kind::meta}); }, "it has no values");
     refuses([&](auto& state) { state["step"] = full({}, 0.5, DType::float32, {}); }, "of value 0.5");
     refuses([&](auto& state) { state["step"] = full({}, std::nan(""), DType::float32, {}); }, "is no step count");
+    refuses([&](auto& state) { state["step"] = Tensor(); }, "is no step count");
     fresh->load_state_dict(other);
     EXPECT_NE(to_doubles(fresh->state_tensors()[0].second), before);
     EXPECT_EQ(item(fresh->state_dict().state[1].second.at("step")), 2.0);

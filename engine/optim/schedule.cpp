@@ -55,8 +55,8 @@ void set_lr(Optimizer& optimizer, double lr, std::optional<std::size_t> group) {
   if (!std::isfinite(lr) || lr < 0)
     throw Error(str("set_lr of ", optimizer.type(), ": the learning rate is ", lr), "it must be 0 or more, and finite");
   std::vector<Group>& groups = optimizer.groups();
-  if (group && *group >= groups.size())
-    throw Error(str("set_lr of ", optimizer.type(), ": there is no group ", *group),
+  if (group.value_or(0) >= groups.size())
+    throw Error(str("set_lr of ", optimizer.type(), ": there is no group ", group.value_or(0)),
                 str("groups count from 0; the optimizer has ", groups.size()));
   for (std::size_t i = 0; i < groups.size(); ++i)
     if (!group || *group == i) groups[i].options.lr = lr;

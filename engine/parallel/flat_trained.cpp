@@ -87,13 +87,13 @@ std::vector<std::vector<TrainedOriginal>> originals_in_order(optim::Optimizer& o
     std::map<const Trained*, Tensor> tensors;
     for (std::size_t k = 0; k < groups[i].size(); ++k)
       tensors[&groups[i][k]] = optimizer.groups()[i].parameters[k].get();
-    // Models stand in the order in which the optimizer has them first; parameters of none stay at the end.
+    // Models, and parameters of none, stand in the order in which the optimizer has them first.
     std::map<std::size_t, std::size_t> first;
     std::vector<std::pair<std::pair<std::size_t, std::size_t>, TrainedOriginal>> placed;
     for (std::size_t k = 0; k < originals.size(); ++k) {
       const auto place = order.of(*originals[k].trained, originals[k].original.index, tensors.at(originals[k].trained));
       if (place) first.try_emplace(place->first, k);
-      placed.emplace_back(place ? std::pair(first.at(place->first), place->second) : std::pair(originals.size(), k),
+      placed.emplace_back(place ? std::pair(first.at(place->first), place->second) : std::pair(k, std::size_t{0}),
                           originals[k]);
     }
     std::stable_sort(placed.begin(), placed.end(), [](const auto& a, const auto& b) { return a.first < b.first; });

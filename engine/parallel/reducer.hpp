@@ -49,6 +49,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void prepare_forward(bool synchronize);
   // When backward reaches the module, or at the first gradient.
   void arm();
+  // Whether a backward has begun to fill the buckets and has not ended. One that failed has not ended, either.
+  bool is_collecting() const { return state_ == State::collecting; }
 
   std::function<void()> before_all_reduce;  // runs on the stream of the collective, before each; may be empty
   int num_buckets() const { return static_cast<int>(buckets_.size()); }

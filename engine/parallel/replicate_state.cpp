@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/checkpoint.hpp"
 #include "engine/autograd/ops.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
@@ -120,8 +121,8 @@ std::map<std::string, Structure> ReplicateState::settings() const {
 
 // ---- hooks ----
 void ReplicateState::before_forward(nn::Inputs& inputs) {
-  // A forward in a backward is a recomputation. It must not change buckets that this backward is filling.
-  if (!in_backward()) {
+  // A recomputation, or another forward in a hook of a backward, must not change buckets that this backward is filling.
+  if (!recomputing() && !(in_backward() && reducer_ && reducer_->is_collecting())) {
     if (!reducer_)
       start();
     else if (const auto trained = trained_parameters(); names_of(trained) != trained_names_)
@@ -133,7 +134,8 @@ void ReplicateState::before_forward(nn::Inputs& inputs) {
 }
 
 void ReplicateState::before_backward() {
-  if (reducer_) reducer_->arm();
+  LOCKSTEP_CHECK(reducer_ != nullptr, "the gradients of a recomputed forward of ", owner_);
+  reducer_->arm();
 }
 
 void ReplicateState::set_before_all_reduce(std::function<void()> hook) {

@@ -91,10 +91,7 @@ Value optimizer(StepCall& call) {
   const int num_sources = int{call.has("model")} + int{call.has("parameters")} + int{call.has("groups")};
   if (num_sources != 1) throw Error("an optimizer needs exactly one of `model`, `parameters` and `groups`");
   if (call.has("model")) {
-    optim::Group group{{}, options};
-    for (nn::NamedParameter& entry : nn::named_parameters(call.module("model").module))
-      group.parameters.push_back(reference_to({entry.path, entry.owner, entry.slot, false, {}}, entry.path));
-    groups.push_back(std::move(group));
+    groups.push_back(optim::group_of(nn::named_parameters(call.module("model").module), options));
   } else if (call.has("parameters")) {
     optim::Group group{{}, options};
     for (const TensorMatch& at : call.parameters("parameters"))
