@@ -27,8 +27,8 @@ struct Product {
   bool adds = false;
 };
 
-// Enqueues the product on the stream. Throws ResourceError with cuBLAS' name of the error if it refuses. A build without
-// CUDA throws UnsupportedError where there is no stand-in of CUDA.
+// Enqueues the product on the stream. Throws ResourceError with cuBLAS' name of the error if it refuses, and
+// UnsupportedError in a build without CUDA where there is no stand-in of CUDA.
 void multiply(device::Execution on, const Product& product);
 
 }  // namespace lockstep::kernels::cublas
