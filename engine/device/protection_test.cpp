@@ -133,6 +133,13 @@ TEST_F(ProtectionDeathTest, ARegionThatIsAddedWithinAScopeClosesWithIt) {
   EXPECT_DEATH(added.area().base[8] = std::byte{1}, "");
 }
 
+TEST_F(ProtectionDeathTest, ARegionThatIsAddedAgainTakesNoFurtherRoom) {
+  const Arena first = Arena::map_private(std::size_t{1} << 16), second = Arena::map_private(std::size_t{1} << 16);
+  for (int i = 0; i < 1100; ++i) protect(first.area());  // there is room for 1024
+  protect(second.area());
+  EXPECT_NE(protected_region_with(second.area().base).base, nullptr);
+}
+
 TEST_F(ProtectionDeathTest, ARegionThatIsForgottenIsNoLongerReported) {
   const std::byte* base = nullptr;
   {
