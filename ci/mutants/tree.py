@@ -34,7 +34,7 @@ CONFIGURE = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DLOCKSTEP_NATIVE=ON"
 MUTATED_FLAGS = "-O1;-w;-Wno-narrowing"  # the switch is no constant: {0, 1} narrows where it stands
 # The operands that unit tests and benchmarks give to the operations, the stand-ins of CUDA and NCCL, and what `lockstep bench` alone
 # calls.
-TEST_INPUTS = re.compile(r"/(op_registry[^/]*|recording_(calls|memory)|(nccl_)?stand_in|nccl_(mail|step)|bench_support)\.cpp$")
+TEST_INPUTS = re.compile(r"/(op_registry[^/]*|recording_(calls|memory)|(nccl_|cublas_)?stand_in|nccl_(mail|step)|bench_support)\.cpp$")
 BLOCK = 100  # numbers are given to sources in blocks of this size
 ERROR_AT = re.compile(r"^([^:\s][^:\n]*):(\d+):(\d+):\s+(?:fatal )?(error|required|in .constexpr)")
 

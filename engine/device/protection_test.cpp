@@ -1,13 +1,18 @@
 #include "engine/device/protection.hpp"
 
+#include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <future>
+#include <string>
 #include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "engine/core/text.hpp"
 #include "engine/device/fault.hpp"
+#include "engine/device/pool.hpp"
 #include "engine/device/test_rank.hpp"
 
 namespace lockstep::device {
@@ -113,6 +118,28 @@ TEST_F(ProtectionDeathTest, FaultsNameTheBlockAndTheLine) {
   EXPECT_STREQ(text, "");
 }
 
+TEST_F(ProtectionDeathTest, ARegionThatIsAddedWithinAScopeClosesWithIt) {
+  OneRank rank;
+  const MemoryPtr memory = allocate(sim, 64);
+  std::byte* const address = address_in_launch(memory);
+  const Arena added = Arena::map_private(std::size_t{1} << 16);
+  {
+    const OpenMemory open;
+    protect(added.area());
+    address[8] = std::byte{7};
+    added.area().base[8] = std::byte{7};
+  }
+  EXPECT_DEATH(address[8] = std::byte{1}, "");
+  EXPECT_DEATH(added.area().base[8] = std::byte{1}, "");
+}
+
+TEST_F(ProtectionDeathTest, ARegionThatIsAddedAgainTakesNoFurtherRoom) {
+  const Arena first = Arena::map_private(std::size_t{1} << 16), second = Arena::map_private(std::size_t{1} << 16);
+  for (int i = 0; i < 1100; ++i) protect(first.area());  // there is room for 1024
+  protect(second.area());
+  EXPECT_NE(protected_region_with(second.area().base).base, nullptr);
+}
+
 TEST_F(ProtectionDeathTest, ARegionThatIsForgottenIsNoLongerReported) {
   const std::byte* base = nullptr;
   {
@@ -122,6 +149,14 @@ TEST_F(ProtectionDeathTest, ARegionThatIsForgottenIsNoLongerReported) {
     EXPECT_NE(protected_region_with(base).base, nullptr);
   }
   EXPECT_EQ(protected_region_with(base).base, nullptr);
+}
+
+// The kind is chosen once per process. This program runs again, with the tests above.
+TEST(ProtectionByPages, HoldsOnEveryProcessor) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  const std::string command =
+      str("LOCKSTEP_PROTECT_SIM=pages '", program, "' --gtest_filter='ProtectionDeathTest.*' --gtest_brief=1");
+  EXPECT_EQ(std::system(command.c_str()), 0);
 }
 
 }  // namespace

@@ -101,6 +101,17 @@ TEST(Launch, RejectsMixedDevices) {
               HasSubstr("sim:1"));
 }
 
+TEST(Launch, RejectsRangesThatEndOrBeginBeyondTheBlock) {
+  OneRank rank;
+  const MemoryPtr block = allocate(cpu, 64);
+  constexpr std::size_t wraps = SIZE_MAX - 7;  // 8 bytes from there on end at 0
+  for (const Access& access : {Access{block.get(), 0, 65, Mode::read}, Access{block.get(), 64, 1, Mode::write},
+                               Access{block.get(), 72, 8, Mode::read}, Access{block.get(), wraps, 8, Mode::update}})
+    EXPECT_THAT(message_of([&] { launch(current_stream(cpu), "add", {access}, [](const Pointers&) {}); }),
+                HasSubstr("are outside the block of 64 bytes"));
+  EXPECT_NO_THROW(launch(current_stream(cpu), "add", {Access{block.get(), 60, 4, Mode::read}}, [](const Pointers&) {}));
+}
+
 TEST(Launch, KeepsThreadRanksSeparate) {
   const auto run_rank = [](int id) {
     RankContext context(id, 2);

@@ -166,6 +166,17 @@ TEST(Trace, KeepsPeakAndLastSampleWhenMerging) {
   EXPECT_EQ(seen.memory.back().bytes[static_cast<std::size_t>(Purpose::other)], 77);
 }
 
+TEST(Trace, KeepsTheFirstOfEqualPeaksWhenMerging) {
+  OneRank rank;
+  start_trace({.max_samples = 4});
+  // More changes than entries, between 0 and 64 bytes.
+  for (const Purpose purpose : {Purpose::gradient, Purpose::other, Purpose::optimizer, Purpose::gathered})
+    const MemoryPtr one = allocate(cpu, 64, purpose);
+  const std::vector<MemorySample> samples = trace().memory;
+  ASSERT_FALSE(samples.empty());
+  EXPECT_EQ(samples.front().bytes[static_cast<std::size_t>(Purpose::gradient)], 64);
+}
+
 TEST(Trace, WorksWithPoison) {
   OneRank rank;
   set_poison(true);

@@ -18,7 +18,6 @@
 #include <cblas.h>
 #include <dnnl.h>
 
-#include "engine/core/checked.hpp"
 #include "engine/core/text.hpp"
 #include "engine/device/protection.hpp"
 #include "engine/kernels/blas_internal.hpp"
@@ -255,70 +254,6 @@ std::vector<std::pair<std::string, std::string>> missing_blas_environment() {
   }
 #endif
   return missing;
-}
-
-namespace {
-
-template <class T>
-std::int64_t wrong_products_of(int num_threads, int products_per_thread) {
-  constexpr int n = 48;
-  constexpr std::size_t count = std::size_t{n} * n;
-  // Each thread has different operands, so that a mix-up between threads changes a result.
-  struct Case {
-    std::vector<T> a, b, expected;
-    std::int64_t wrong = 0;
-  };
-  const auto multiply = [](const Case& test) {
-    std::vector<T> c(count, T(-1));
-    product(c.data(), n, n, n, n, test.a.data(), {true, false, n}, test.b.data(), {true, true, n}, false);
-    return c;
-  };
-  std::vector<Case> cases(static_cast<std::size_t>(num_threads));
-  std::uint32_t word = 12345;
-  for (Case& test : cases) {
-    for (std::vector<T>* operand : {&test.a, &test.b}) {
-      operand->resize(count);
-      for (T& x : *operand) {
-        word = word * 1664525u + 1013904223u;
-        x = static_cast<T>(word >> 8) * T(0x1p-23) - T(1);
-      }
-    }
-    test.expected = multiply(test);
-    // The reference product is itself compared with plain loops.
-    for (int i = 0; i < n; ++i) {
-      for (int j = 0; j < n; ++j) {
-        double sum = 0.0;
-        for (int k = 0; k < n; ++k)
-          sum += static_cast<double>(test.a[static_cast<std::size_t>(i * n + k)]) *
-                 static_cast<double>(test.b[static_cast<std::size_t>(j * n + k)]);
-        const double difference = sum - static_cast<double>(test.expected[static_cast<std::size_t>(i * n + j)]);
-        if (!(difference < 1e-4 && difference > -1e-4)) test.wrong = 1;
-      }
-    }
-  }
-  std::vector<std::thread> threads;
-  threads.reserve(cases.size());
-  for (Case& test : cases) {
-    threads.emplace_back([&test, &multiply, products_per_thread] {
-      for (int i = 0; i < products_per_thread; ++i) {
-        const std::vector<T> c = multiply(test);
-        if (std::memcmp(c.data(), test.expected.data(), bounded_product(count, sizeof(T))) != 0) ++test.wrong;
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  std::int64_t wrong = 0;
-  for (const Case& test : cases) wrong += test.wrong;
-  return wrong;
-}
-
-}  // namespace
-
-std::int64_t num_wrong_products(int num_threads, int products_per_thread) {
-  initialize();
-  // float32 uses oneDNN, float64 uses OpenBLAS.
-  return wrong_products_of<float>(num_threads, products_per_thread) +
-         wrong_products_of<double>(num_threads, products_per_thread);
 }
 
 }  // namespace lockstep::kernels

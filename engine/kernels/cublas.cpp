@@ -173,8 +173,6 @@ Chosen chosen_for(const Plan& plan, const Product& of) {
 
 }  // namespace
 
-bool is_built() { return true; }
-
 void multiply(device::Execution on, const Product& product) {
   LOCKSTEP_CHECK(product.dtype == DType::float32 || product.dtype == DType::float64, "a product of ",
                  name_of(product.dtype));

@@ -1,4 +1,4 @@
-// Matrix products on a GPU by cuBLAS (internal to engine/kernels). A build without it has cublas_absent.cpp.
+// Matrix products on a GPU by cuBLAS (internal to engine/kernels). A build without it has cublas_stand_in.cpp.
 //
 // The bits of a product depend on its sizes and flags and on the GPU, and not on the addresses of its operands: the
 // library chooses its kernel for the lowest alignment. Numbers are multiplied as they are (no TF32), one thread sums an
@@ -27,8 +27,8 @@ struct Product {
   bool adds = false;
 };
 
-bool is_built();
-// Enqueues the product on the stream. Throws ResourceError with cuBLAS' name of the error if it refuses.
+// Enqueues the product on the stream. Throws ResourceError with cuBLAS' name of the error if it refuses, and
+// UnsupportedError in a build without CUDA where there is no stand-in of CUDA.
 void multiply(device::Execution on, const Product& product);
 
 }  // namespace lockstep::kernels::cublas

@@ -42,6 +42,14 @@ TEST(Elementwise, PropagatesNanThroughMaximumMinimumAndRelu) {
   EXPECT_EQ(out[0], 1.0);
 }
 
+TEST(Elementwise, MaximumAndMinimumTakeTheSecondOfEqualNumbers) {
+  std::vector<float> a = {0.0f, -0.0f}, b = {-0.0f, 0.0f}, out(2);
+  for (const auto& extreme : {maximum, minimum}) {
+    extreme(Space::host, view_of(out), view_of(a), view_of(b));
+    EXPECT_TRUE(std::signbit(out[0]) && !std::signbit(out[1]));
+  }
+}
+
 TEST(Elementwise, CopyKeepsEveryBitPattern) {
   std::vector<BFloat16> a(1 << 16), out(1 << 16), turned(1 << 16);
   for (std::size_t i = 0; i < a.size(); ++i) a[i].bits = static_cast<std::uint16_t>(i);

@@ -62,9 +62,9 @@ void dispatch_product(DType dtype, F&& f) {
   f.template operator()<double>();
 }
 
-// By the library of the GPU; false if the build has none, or if it cannot read an operand in place.
+// By the library of the GPU; false on the host, or if it cannot read an operand in place.
 bool library_product(Execution on, const View& out, const View& a, const View& b, bool adds) {
-  if (on.space != Space::cuda || !cublas::is_built()) return false;
+  if (on.space != Space::cuda) return false;
   const int num_dims = out.sizes.size();
   cublas::Product product;
   product.dtype = out.dtype;

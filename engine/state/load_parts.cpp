@@ -79,12 +79,10 @@ bool OptimizerLoad::removes(const std::string& key) const {
 
 void OptimizerLoad::check_groups(const Index& index, bool partial) {
   const auto originals = parallel::original_names_of(optimizer_);
-  const auto value = [&](const std::string& key) -> const std::string* {
+  // A key that is missing is refused by the load of all plain values.
+  const auto value = [&index](const std::string& key) {
     const auto found = index.values.find(key);
-    if (found != index.values.end()) return &found->second;
-    if (!partial)
-      throw Error(str("Missing key in checkpoint: `", key, "`"), "load the state under the name that it was saved as");
-    return nullptr;
+    return found == index.values.end() ? nullptr : &found->second;
   };
   const std::string type_key = name_ + ".type";
   if (const std::string* type = value(type_key); type && word_from_text(*type, type_key) != optimizer_.type())

@@ -253,6 +253,27 @@ std::int64_t num_failing(bool waits, const std::string& request, std::int64_t al
   return failing;
 }
 
+// The rank ends while one of its streams waits for a launch of another one that has not run.
+TEST(ScheduledRanks, EndWithStreamsThatWaitForEachOther) {
+  ScheduleSearch search(request_from_text("exhaustive:200"), 200);
+  LaunchOptions options = scheduled(1, {});
+  while (const auto spec = search.next()) {
+    options.schedule->spec = *spec;
+    const LaunchResult result = launch(options, [](int rank) {
+      using namespace device;
+      const Device sim = device_from_name("sim");
+      Stream &first = stream(sim, Role::copy_in), &second = stream(sim, Role::copy_out);
+      const auto nothing = [](const Pointers&) {};
+      device::launch(first, "first", {}, nothing);
+      second.wait(first.record());
+      device::launch(second, "second", {}, nothing);
+      return fine(rank);
+    });
+    EXPECT_EQ(result.outcomes.front().status, verdict::RankStatus::finished) << result.outcomes.front().detail;
+    search.ran(options.schedule->record());
+  }
+}
+
 TEST(ScheduledRanks, ShowAMissingWaitAndPassWithIt) {
   for (const char* request : {"random:1", "pct:2,1", "exhaustive:30"}) {
     EXPECT_GT(num_failing(false, request, 30), 0) << request;

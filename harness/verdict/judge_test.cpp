@@ -139,6 +139,13 @@ TEST(Judge, SortsAnUnknownTimeLast) {
   EXPECT_EQ(row.failure->message, "known");
 }
 
+TEST(Judge, ListsFailuresOfUnknownTimesByTheirRanks) {
+  const CaseResult row =
+      judge_ranks({bad(0, {failure("x", 0)}), bad(1, {failure("y", 0)}), bad(2, {failure("z", 0), failure("w", 0)})});
+  EXPECT_EQ(row.failure->message, "x");
+  EXPECT_THAT(row.failure->also, ElementsAre("rank 1: y", "rank 2: z", "rank 2: w"));
+}
+
 TEST(Judge, FailsForAFailedRankWithoutAMessage) {
   const CaseResult row = judge_ranks({bad(0, {}), good(1)});
   EXPECT_EQ(row.status, Status::FAIL);

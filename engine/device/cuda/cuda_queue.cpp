@@ -51,11 +51,7 @@ bool CudaQueue::run_if_idle(Call call, const void* body, const Pointers& pointer
   return true;
 }
 
-void CudaQueue::issue(Body body, Pointers pointers, bool may_block) {
-  if (!may_block && is_idle()) {
-    if (error_) std::rethrow_exception(error_);
-    return run_now([&] { body(pointers); });
-  }
+void CudaQueue::issue(Body body, Pointers pointers, bool) {
   Item item;
   item.body = std::move(body);
   item.pointers = std::move(pointers);

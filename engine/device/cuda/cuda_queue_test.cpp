@@ -311,6 +311,32 @@ TEST(CudaEnd, EndsWhileAQueueWaitsForACollective) {
   EXPECT_EQ(cuda.num_live_events(), 0);
 }
 
+TEST(CudaEnd, LetsNoStreamWaitForALaunchThatNeverRuns) {
+  RecordingCalls cuda;
+  const StandIn stand_in(cuda);
+  std::atomic<bool> agreed = false;
+  std::thread other;
+  {
+    const OneRank rank;
+    Stream &compute = current_stream(gpu), &side = stream(gpu, Role::all_gather);
+    launch_deferred(
+        side, "collective", {},
+        [&](const Pointers&) {
+          while (!agreed) sleep_ms(1);
+        },
+        [](const Pointers&) {});
+    launch(side, "behind it", {}, [](const Pointers&) {});
+    compute.wait(side.record());
+    sleep_ms(20);  // the thread of the queue begins to wait
+    other = std::thread([&] {
+      sleep_ms(20);
+      agreed = true;
+    });
+  }
+  other.join();
+  EXPECT_EQ(cuda.count("wait_event"), 0);
+}
+
 TEST(CudaEnd, GivesStreamsToTheNextRank) {
   RecordingCalls cuda;
   const StandIn stand_in(cuda);
