@@ -9,6 +9,14 @@
 
 namespace lockstep::cli {
 
+namespace {
+
+double deadline_of(const scenario::Case& test_case, const RunCasesOptions& options) {
+  return test_case.deadline.value_or(options.collective_deadline);
+}
+
+}  // namespace
+
 run::CaseSpec spec_of(const scenario::Library& library, const scenario::Case& test_case, int ticket,
                       const std::string& case_folder, const RunCasesOptions& options) {
   run::CaseSpec spec{.scenario = test_case.scenario.get(),
@@ -16,7 +24,7 @@ run::CaseSpec spec_of(const scenario::Library& library, const scenario::Case& te
                      .library = &library,
                      .case_folder = case_folder,
                      .order_check = options.order_check,
-                     .collective_deadline_seconds = options.collective_deadline,
+                     .collective_deadline_seconds = deadline_of(test_case, options),
                      .limits = limits_of(test_case)};
   if (!options.trace_folder.empty())
     spec.trace_bits = (std::filesystem::path(options.trace_folder) / str("case-", ticket + 1)).string();
@@ -34,14 +42,17 @@ void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std:
   how.world_size = stage < test_case.stages.size() ? test_case.stages[stage].world_size : test_case.world_size;
   how.launch = test_case.launch == scenario::Launch::process ? launch::Launch::process : launch::Launch::thread;
   how.timeout_seconds = test_case.timeout;
-  how.collective_deadline_seconds = options.collective_deadline;
+  how.collective_deadline_seconds = deadline_of(test_case, options);
   how.memory_bytes = spec.limits.memory_bytes;
   how.num_ranks_at_once = ranks_at_once(test_case, options.jobs);
   how.hosts = options.hosts;
   how.schedule = schedule;
   run::CaseSpec shared = spec;
   shared.plans = plans.of(test_case.scenario);
-  pool.start(ticket, how, [shared, stage](int rank) { return run::run_case(shared, rank, stage); });
+  pool.start(ticket, how, [shared, stage, before = options.before_ranks](int rank) {
+    if (before) before(*shared.test_case);
+    return run::run_case(shared, rank, stage);
+  });
 }
 
 void command_stage(launch::Hosts& hosts, const StageCommand& command) {
