@@ -315,6 +315,14 @@ def test_a_difference_between_runs_must_repeat(tmp_path, said, is_catch, is_stea
     assert bool(scenarios.expected) == is_steady  # one that is not is compared no more
 
 
+def test_a_case_without_a_result_is_a_catch(tmp_path):
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nexit 0\n")
+    program.chmod(0o755)
+    caught = execute.Scenarios(program, tmp_path / "run").run(["a c"], {}, 60)
+    assert caught == execute.Catch("scenario", "a c", "no result")
+
+
 def can_run_mpi() -> bool:
     return shutil.which("mpirun") is not None and execute.can_isolate()
 
@@ -343,7 +351,7 @@ def test_mpirun_starts_two_hosts_and_ends_with_its_limit(tmp_path):
         return execute.run(command, tmp_path, {"LOCKSTEP_MUTANT": "17", **variables}, limit)
 
     ended = run_mpi('echo "$(hostname) $OMPI_COMM_WORLD_RANK $LOCKSTEP_MUTANT"', 120)
-    assert sorted(ended.output.splitlines()) == ["first 0 17", "first 1 17", "second 2 17", "second 3 17"] and ended.code == 0
+    assert sorted(ended.output.splitlines()) == ["first 0 17", "first 2 17", "second 1 17", "second 3 17"] and ended.code == 0
     assert run_mpi("test $OMPI_COMM_WORLD_RANK != 3 || exit 5", 120).code == 5
     ended = run_mpi("sleep 86399.25", 10)
     assert ended.code is None

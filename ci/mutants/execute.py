@@ -182,7 +182,7 @@ class Scenarios:
         return found
 
     def run(self, names: list[str], environment: dict[str, str], limit: float, patience: int = 1) -> Catch | None:
-        """The first unexpected result, or else the first case whose facts are not the expected ones."""
+        """The first unexpected result, or else the first case whose facts are not the expected ones, or that has no result."""
         ended, rows = self._run(names, environment, limit, patience)
         for row in rows:
             if row["status"] in UNEXPECTED:
@@ -195,6 +195,9 @@ class Scenarios:
             name = f"{row['scenario']} {row['case']}"
             if name in self.expected and facts_of(row) != self.expected[name]:
                 return Catch("comparison", name, "")
+        reported = {f"{row['scenario']} {row['case']}" for row in rows}
+        if missing := [name for name in names if name not in reported]:
+            return Catch("scenario", missing[0], "no result")
         return None
 
     def run_alone(self, name: str, environment: dict[str, str], limit: float) -> tuple[str | None, str, float | None]:

@@ -23,9 +23,10 @@ name=$1
 shift
 exec unshare --uts sh -c "hostname $name; $*"
 """
-# The loopback interface joins the hosts, also on a machine without a network. A process that waits in MPI gives up its core.
-MPIRUN = ["mpirun", "--allow-run-as-root", "--quiet", "--oversubscribe", "--bind-to", "none", "--host", "first:2,second:2", "-n", str(RANKS),
-          "--mca", "mpi_yield_when_idle", "1", "--mca", "plm_rsh_no_tree_spawn", "1", "--mca", "oob_tcp_if_include", "lo",
+# The ranks go to the hosts in turn; by_sockets gives each host two in a row. The loopback interface joins the hosts, also on a machine
+# without a network. A process that waits in MPI gives up its core.
+MPIRUN = ["mpirun", "--allow-run-as-root", "--quiet", "--oversubscribe", "--bind-to", "none", "--host", "first:2,second:2",
+          "--map-by", "node", "-n", str(RANKS), "--mca", "mpi_yield_when_idle", "1", "--mca", "plm_rsh_no_tree_spawn", "1", "--mca", "oob_tcp_if_include", "lo",
           "--mca", "btl_tcp_if_include", "lo", "--mca", "btl", "self,vader,tcp"]  # fmt: skip
 
 

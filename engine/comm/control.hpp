@@ -216,7 +216,7 @@ struct Notice {
   std::int32_t member;     // within the group
   std::uint64_t group;     // offset of the GroupControl
   std::uint64_t sequence;  // of the collective, or number of the round
-  std::uint64_t piece;
+  std::uint64_t piece;     // of poison: 1 if a further poison belongs to it
 };
 // The notices of a rank that the ferry has not taken. The rank's threads write, one at a time.
 struct Outbox {

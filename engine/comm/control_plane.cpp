@@ -19,7 +19,7 @@ class SharedControlPlane : public ControlPlane {
   void poison(GroupControl& group, const std::string& text, Cause cause) override {
     poison_here(world_, group, text, cause);
   }
-  void propose_poison(GroupControl&, const std::string&, Cause) override {}
+  void propose_poison(GroupControl&, const std::string&, Cause, bool) override {}
 
  private:
   WorldControl& world_;
@@ -50,17 +50,17 @@ class FerriedControlPlane : public ControlPlane {
       return;
     }
     if (group.poison.is_set()) return;
-    propose_poison(group, text, cause);
+    propose_poison(group, text, cause, false);
     constexpr std::int64_t patience_ns = 1'000'000'000;
     for (const std::int64_t start = now_ns(); !group.poison.is_set() && now_ns() - start < patience_ns;) pause();
     poison_here(world_, group, group.proposed_poison.read(),
                 group.proposed_by_end.load() != 0 ? Cause::peer_ended : Cause::own);
   }
-  void propose_poison(GroupControl& group, const std::string& text, Cause cause) override {
+  void propose_poison(GroupControl& group, const std::string& text, Cause cause, bool more_follow) override {
     if (!group.proposed_poison.claim()) return;
     group.proposed_by_end.store(cause == Cause::peer_ended ? 1 : 0);
     group.proposed_poison.fill(text);
-    write({Notice::Kind::poison, 0, world_.offset_of(&group), 0, 0});
+    write({Notice::Kind::poison, 0, world_.offset_of(&group), 0, more_follow ? std::uint64_t{1} : 0});
   }
 
  private:

@@ -36,8 +36,9 @@ class ControlPlane {
   // the call returns.
   virtual void poison(GroupControl& group, const std::string& text, Cause cause) = 0;
   // Begins to do so for a group with ranks of other hosts, and returns at once. Later notices of this rank, and its
-  // end, arrive there after the text.
-  virtual void propose_poison(GroupControl& group, const std::string& text, Cause cause) = 0;
+  // end, arrive there after the text. With `more_follow` the deciding host waits for the next proposal of this host, so
+  // that no rank wakes before all groups have the text.
+  virtual void propose_poison(GroupControl& group, const std::string& text, Cause cause, bool more_follow) = 0;
 };
 
 // The control plane of a rank of this world.

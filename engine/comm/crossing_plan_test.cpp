@@ -96,6 +96,26 @@ TEST(Crossings, OfASumAreAsManyAsWithOneRankPerHost) {
   EXPECT_EQ(sent({0, 1, 0, 1}), 1 << 20);  // no two neighbours share a host
 }
 
+TEST(Crossings, OfATransferGoToTheMemberThatIsNotTheRoot) {
+  for (const Operation kind : {Operation::send, Operation::receive}) {
+    for (const int root : {0, 1}) {
+      Fingerprint fingerprint;
+      fingerprint.kind = static_cast<std::uint8_t>(kind);
+      fingerprint.dtype = static_cast<std::uint8_t>(DType::float32);
+      fingerprint.root = root;
+      fingerprint.count = 5;
+      const CrossingShape shape(fingerprint, {0, 1});
+      EXPECT_TRUE(destinations_on(shape, root, 2).empty());
+      const std::vector<Place> places = destinations_on(shape, 1 - root, 2);
+      ASSERT_EQ(places.size(), 1U);
+      EXPECT_EQ(places[0].member, 1 - root);
+      EXPECT_EQ(places[0].at, 2);
+      EXPECT_EQ(elements_received(shape, 1 - root), 5);
+      EXPECT_EQ(elements_received(shape, root), 0);
+    }
+  }
+}
+
 // Every element of every output arrives on its host once.
 TEST(Crossings, BringEachCopyToItsHostOnce) {
   for (const std::vector<int>& host_of : layouts) {

@@ -7,6 +7,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine/comm/process_group.hpp"
@@ -76,8 +78,14 @@ TEST(FakeWorld, RunsCollectivesInAWorldOfOne) {
 TEST(FakeWorld, RefusesRanksOutsideTheWorld) {
   EXPECT_THROW(FakeWorld(4, 4), Error);
   EXPECT_THROW(FakeWorld(-1, 4), Error);
-  EXPECT_THROW(FakeWorld(0, 0), Error);
-  EXPECT_THROW(FakeWorld(0, FakeWorld::max_world_size + 1), Error);
+  for (const int world_size : {0, FakeWorld::max_world_size + 1}) {
+    try {
+      FakeWorld world(0, world_size);
+      ADD_FAILURE() << "a world of " << world_size << " ranks";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.message(), str("a fake world of ", world_size, " ranks"));
+    }
+  }
 }
 
 std::int64_t resident_pages() {
@@ -85,6 +93,30 @@ std::int64_t resident_pages() {
   std::int64_t total = 0, resident = 0;
   file >> total >> resident;
   return resident;
+}
+
+// The harness limits the heap of a rank's process, for which private memory counts.
+TEST(FakeWorld, ALargeOneDoesNotCountTowardTheLimitOnTheHeap) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    std::ifstream file("/proc/self/statm");
+    rlim_t pages[6] = {};
+    for (rlim_t& each : pages) file >> each;  // the sixth is the heap with the stack
+    const rlim_t bytes = pages[5] * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (rlim_t{64} << 20);
+    const rlimit limit{bytes, bytes};
+    if (::setrlimit(RLIMIT_DATA, &limit) != 0) ::_exit(2);
+    try {
+      FakeWorld world(4095, 4096);
+      const RankScope scope(world.context());
+      ::_exit(world_group().size() == 4096 ? 0 : 3);
+    } catch (const Error&) {
+      ::_exit(1);
+    }
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(FakeWorld, CostsWhatIsUsed) {

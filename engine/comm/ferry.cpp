@@ -133,7 +133,7 @@ void Ferry::State::send_notice(int rank, const Notice& notice) {
       return to_group(group, FerryKind::content_text, body, world.rank(rank).content_text);
     }
     case Notice::Kind::poison:
-      return propose(group);
+      return propose(group, notice.piece != 0);
   }
 }
 
@@ -169,7 +169,7 @@ void Ferry::State::send_piece(GroupControl& group, const Notice& notice) {
 }
 
 // Asks the host of the first member to poison the group, or does it if that is this host.
-void Ferry::State::propose(GroupControl& group) {
+void Ferry::State::propose(GroupControl& group, bool more_follow) {
   const bool by_end = group.proposed_by_end.load() != 0;
   const std::string text = group.proposed_poison.read();
   const int decides = hosts.host_of[static_cast<std::size_t>(group.members()[0])];
@@ -177,6 +177,7 @@ void Ferry::State::propose(GroupControl& group) {
   PoisonBody body{};
   body.group = group.id;
   body.by_end = by_end ? 1 : 0;
+  body.more_follow = more_follow ? 1 : 0;
   post.send(decides, FerryKind::propose, body, text);
 }
 
@@ -279,14 +280,15 @@ void Ferry::State::send_heartbeats(std::int64_t now) {
 
 // ---- crossings
 
-// The collective begins to move when all members have arrived, which the last arrival shows, here or elsewhere.
+// The collective begins to move when all members have arrived, which the last arrival shows, here or elsewhere. Its
+// slot is open until the crossing has finished, by when all its data has come.
 void Ferry::State::begin_crossing(GroupControl& group, std::uint64_t sequence) {
   Slot& slot = group.slot(sequence);
   if (slot.generation.load() != sequence / ring_slots || slot.stage.load(std::memory_order_acquire) != Stage::open ||
       slot.transport != TransportKind::between_hosts)
     return;
   const Key key{group.id, sequence};
-  if (crossings.contains(key) || finished_crossing(key)) return;
+  if (crossings.contains(key)) return;
   CollectiveCrossing& crossing =
       *crossings.emplace(key, std::make_unique<CollectiveCrossing>(world, group, sequence, post, landing))
            .first->second;
@@ -299,11 +301,6 @@ void Ferry::State::begin_crossing(GroupControl& group, std::uint64_t sequence) {
   early_data.erase(early);
 }
 
-bool Ferry::State::finished_crossing(const Key& key) const {
-  const auto found = last_finished.find(key.first);
-  return found != last_finished.end() && found->second.contains(key.second);
-}
-
 bool Ferry::State::move_crossings() {
   bool changed = false;
   for (auto each = crossings.begin(); each != crossings.end();) {
@@ -312,9 +309,6 @@ bool Ferry::State::move_crossings() {
       ++each;
       continue;
     }
-    std::set<std::uint64_t>& finished = last_finished[each->first.first];
-    finished.insert(each->first.second);
-    if (finished.size() > 2 * ring_slots) finished.erase(finished.begin());
     mark_done(each->first);
     each = crossings.erase(each);
   }

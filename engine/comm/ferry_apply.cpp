@@ -71,12 +71,15 @@ void Ferry::State::apply(FerryPost::Received& received) {
     case FerryKind::propose: {
       const auto body = body_of<PoisonBody>(rest, from);
       group_of(body.group, from);
-      return pending_poisons.push_back({body, std::string(rest), true, now_ns()});
+      if (body.more_follow == 0)
+        for (PendingPoison& earlier : pending_poisons)
+          if (earlier.from == from) earlier.more_follow = false;
+      return pending_poisons.push_back({body, std::string(rest), true, body.more_follow != 0, from, now_ns()});
     }
     case FerryKind::poison: {
       const auto body = body_of<PoisonBody>(rest, from);
       group_of(body.group, from);
-      return pending_poisons.push_back({body, std::string(rest), false, now_ns()});
+      return pending_poisons.push_back({body, std::string(rest), false, false, from, now_ns()});
     }
     case FerryKind::rank_state: {
       const auto body = body_of<RankBody>(rest, from);
@@ -152,7 +155,8 @@ bool Ferry::State::retry_pending() {
 // A call that failed elsewhere says nothing about the calls before it: these may still finish here, as they did there.
 bool Ferry::State::apply_poison(const PendingPoison& pending) {
   const PoisonBody& body = pending.body;
-  if (is_moving(body.group) && now_ns() - pending.since_ns < longest_poison_delay_ns) return false;
+  const bool must_wait = pending.more_follow || is_moving(body.group);
+  if (must_wait && now_ns() - pending.since_ns < longest_poison_delay_ns) return false;
   GroupControl& group = *find_group(world, body.group);
   if (pending.is_proposal)
     poison(group, pending.text, body.by_end != 0);
@@ -176,8 +180,8 @@ void Ferry::State::apply_rank_state(const RankBody& body, std::string_view rest)
   std::memcpy(rank.location.file, body.file, sizeof body.file);
   rank.location.line = body.line;
   rank.location.column = body.column;
-  // As the rank itself does it: a search that reads meanwhile sees that the waits change.
-  rank.wait_changes.store(body.wait_changes - (body.wait_changes > 0 ? 1 : 0));
+  // The number of changes first and `blocked_at` last: a search that reads meanwhile sees that the waits change.
+  rank.wait_changes.store(body.wait_changes);
   rank.waits.store(body.waits);
   std::uint32_t number = 0;
   for (WaitEntry& entry : rank.wait_entries) {
@@ -196,7 +200,6 @@ void Ferry::State::apply_rank_state(const RankBody& body, std::string_view rest)
     entry.record.store(has_call ? record_of(rank, *group, wait.sequence, wait.record, now_ns()) : 0);
     entry.group.store(world.offset_of(group));
   }
-  rank.wait_changes.store(body.wait_changes);
   rank.blocked_at.store(body.blocked_at);
   const GroupControl* const group = body.last_group == 0 ? nullptr : find_group(world, body.last_group);
   if (group != nullptr) {
@@ -248,7 +251,7 @@ void Ferry::State::apply_data(FerryPost::Received& received) {
   const Key key{body.group, body.sequence};
   const auto found = crossings.find(key);
   if (found != crossings.end()) return found->second->take(received);
-  if (ending || finished_crossing(key)) return post.drop(received.message);
+  if (ending) return post.drop(received.message);
   early_data[key].push_back(std::move(received));
 }
 

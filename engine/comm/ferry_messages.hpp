@@ -75,7 +75,7 @@ struct TextBody {
 struct PoisonBody {
   std::uint64_t group;
   std::uint32_t by_end;
-  std::uint32_t unused;
+  std::uint32_t more_follow;  // 1: counts together with the next proposal of this host
 };
 struct WaitBody {
   std::uint64_t group, sequence, round, target;

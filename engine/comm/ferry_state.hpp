@@ -33,7 +33,7 @@ struct Ferry::State {
   void send_notice(int rank, const Notice& notice);
   void send_arrival(GroupControl& group, const Notice& notice);
   void send_piece(GroupControl& group, const Notice& notice);
-  void propose(GroupControl& group);
+  void propose(GroupControl& group, bool more_follow);
   void poison(GroupControl& group, const std::string& text, bool by_end);
   void send_rank_states(std::int64_t now);
   void send_rank_state(int number, RankEnd end, bool has_begun);
@@ -54,7 +54,6 @@ struct Ferry::State {
 
   // ---- crossings
   void begin_crossing(GroupControl& group, std::uint64_t sequence);
-  bool finished_crossing(const Key& key) const;
   bool move_crossings();
   bool abandon_crossings();
   bool all_have_ended() const;
@@ -68,7 +67,7 @@ struct Ferry::State {
   void apply_data(FerryPost::Received& received);
   GroupControl& group_of(std::uint64_t id, int from);
   bool retry_pending();
-  bool apply_poison(const PendingPoison& pending);  // false: calls before the one that failed still move
+  bool apply_poison(const PendingPoison& pending);  // false: something before it is missing
   bool is_moving(std::uint64_t group) const;
   bool is_needed(int rank) const;
   std::uint64_t record_of(RankControl& rank, const GroupControl& group, std::uint64_t sequence,
@@ -112,6 +111,8 @@ struct Ferry::State {
     PoisonBody body;
     std::string text;
     bool is_proposal;
+    bool more_follow;  // from the same host
+    int from;
     std::int64_t since_ns;
   };
 
@@ -130,7 +131,6 @@ struct Ferry::State {
   std::vector<PendingEnd> pending_ends;
   std::map<Key, std::unique_ptr<CollectiveCrossing>> crossings;
   std::map<Key, std::vector<FerryPost::Received>> early_data;
-  std::map<std::uint64_t, std::set<std::uint64_t>> last_finished;  // sequence numbers, per group
   std::uint64_t heartbeats = 0;
   std::int64_t last_heartbeat_ns = 0, last_change_ns = 0;
   std::int64_t last_look_ns = 0;

@@ -3,7 +3,10 @@
 
 #include <numeric>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "engine/comm/reduce.hpp"
 #include "engine/comm/test_ranks.hpp"
@@ -13,10 +16,29 @@ namespace {
 
 using namespace testing_ranks;
 
-std::unique_ptr<device::HostWorld> small_world(int size) {
-  return device::HostWorld::create(size, device::Sharing::processes, 10 * PeerMappings::block_bytes,
+std::unique_ptr<device::HostWorld> small_world(int size, std::size_t num_blocks = 10) {
+  return device::HostWorld::create(size, device::Sharing::processes, num_blocks * PeerMappings::block_bytes,
                                    control_bytes(size));
 }
+
+// Whether this process has the page in its page table.
+bool is_mapped(const std::byte* address) {
+  const auto page = reinterpret_cast<std::uintptr_t>(address) / static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const int file = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  std::uint64_t entry = 0;
+  const auto at = static_cast<off_t>(page * sizeof entry);
+  EXPECT_EQ(::pread(file, &entry, sizeof entry, at), static_cast<ssize_t>(sizeof entry));
+  ::close(file);
+  return entry >> 63 != 0;
+}
+
+#ifdef MADV_POPULATE_READ
+bool can_map_ahead(std::byte* page) {
+  return ::madvise(page, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)), MADV_POPULATE_READ) == 0;
+}
+#else
+bool can_map_ahead(std::byte*) { return false; }
+#endif
 
 TEST(PeerMappings, MapsABufferAtItsSecondUse) {
   const auto host = small_world(2);
@@ -32,6 +54,34 @@ TEST(PeerMappings, MapsABufferAtItsSecondUse) {
   for (int time = 0; time < 3; ++time)
     mappings.note_use(1, base + 2 * PeerMappings::block_bytes, 2 * PeerMappings::block_bytes);
   EXPECT_EQ(mappings.num_mapped_blocks(), 4);
+}
+
+// The state of 64 blocks is one word.
+TEST(PeerMappings, MapsTheBlocksOfABufferOverSeveralWords) {
+  const auto host = small_world(2, 300);
+  const auto mapped_blocks = [&](std::size_t first, std::size_t num) {
+    PeerMappings mappings(*host);
+    const std::byte* begin = host->arena(device::Kind::cpu, 1).base + first * PeerMappings::block_bytes;
+    for (int time = 0; time < 3; ++time) mappings.note_use(1, begin, num * PeerMappings::block_bytes);
+    return mappings.num_mapped_blocks();
+  };
+  EXPECT_EQ(mapped_blocks(0, 300), 300);
+  EXPECT_EQ(mapped_blocks(64, 64), 64);
+  EXPECT_EQ(mapped_blocks(63, 2), 2);
+  EXPECT_EQ(mapped_blocks(130, 150), 150);
+}
+
+TEST(PeerMappings, PutsThePagesOfTheBlocksIntoThePageTable) {
+  const auto host = small_world(2, 300);
+  std::byte* const base = host->arena(device::Kind::cpu, 1).base;
+  if (!can_map_ahead(base)) GTEST_SKIP() << "this kernel maps a page at its first access only";
+  PeerMappings mappings(*host);
+  const std::size_t first = 70, num = 3;
+  for (int time = 0; time < 2; ++time)
+    mappings.note_use(1, base + first * PeerMappings::block_bytes, num * PeerMappings::block_bytes);
+  for (std::size_t block = 60; block < 80; ++block)
+    EXPECT_EQ(is_mapped(base + (block + 1) * PeerMappings::block_bytes - 1), block >= first && block < first + num)
+        << "block " << block;
 }
 
 TEST(PeerMappings, SeparatesArenasAndIgnoresOtherMemory) {

@@ -101,8 +101,20 @@ class WaitGraph {
     };
     // All groups before any rank wakes: a rank that fails would poison the next group with a text of its own, and its
     // end would end the waits of the others.
-    for (std::size_t i = 0; i < cycle_length_; ++i)
-      if (!is_of_this_host(group_of(i))) plane.propose_poison(group_of(i), text, Cause::own);
+    std::vector<GroupControl*> elsewhere;
+    for (std::size_t i = 0; i < cycle_length_; ++i) {
+      GroupControl* const group = &group_of(i);
+      const bool is_known = std::find(elsewhere.begin(), elsewhere.end(), group) != elsewhere.end();
+      if (!is_of_this_host(*group) && !is_known && !group->proposed_poison.is_set()) elsewhere.push_back(group);
+    }
+    const auto decides = [this](const GroupControl& group) {
+      return world_.hosts_control()->host_of()[group.members()[0]];
+    };
+    for (auto each = elsewhere.begin(); each != elsewhere.end(); ++each) {
+      const bool more_follow = std::any_of(
+          each + 1, elsewhere.end(), [&](const GroupControl* later) { return decides(*later) == decides(**each); });
+      plane.propose_poison(**each, text, Cause::own, more_follow);
+    }
     for (std::size_t i = 0; i < cycle_length_; ++i)
       if (is_of_this_host(group_of(i))) group_of(i).poison.try_set(text);
     notify_all(world_);

@@ -124,6 +124,7 @@ TEST_P(EachLaunch, KillsHungRanksAndReportsTheirSteps) {
   EXPECT_EQ(result.outcomes[1].status, RankStatus::hung);
   EXPECT_EQ(result.outcomes[1].last_step.step, "delay");
   EXPECT_EQ(result.outcomes[1].last_step.line, 8);
+  EXPECT_EQ(result.outcomes[1].last_step.column, 3);
   // Rank 0 still reported that it was aborted in its barrier.
   ASSERT_EQ(result.outcomes[0].failures.size(), 1u);
   EXPECT_THAT(result.outcomes[0].failures[0].message, HasSubstr("the case ran out of its 0.3 s"));
