@@ -21,6 +21,7 @@ struct RunCasesOptions {
   bool fail_fast = false;                                    // stop after the first unexpected result
   std::function<bool(const verdict::CaseResult&)> enough{};  // stop after a result for which this holds; may be empty
   bool order_check = true;
+  bool process_per_case = false;  // otherwise a process runs several cases where that saves time (stage_launch.hpp)
   double collective_deadline = 10.0;
   std::string repro_suffix{};      // appended to `repro` of each row: " --defect NAME"
   std::string trace_folder{};      // for the hashes of outputs and gradients of every case; empty: not kept

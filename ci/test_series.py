@@ -1,0 +1,74 @@
+"""Cases of ranks that are threads on cuda, in processes that run many of them, and in a process per case: the same results.
+
+LOCKSTEP_PROGRAM names the program (build/bin/lockstep of this repository when unset).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from program import PROGRAM, lockstep, rows
+
+# One after the other in one process: sums of two world sizes, and cases that end badly between them.
+CASES = """\
+scenario: cases
+summary: Some turns end their ranks badly. The next turn does not notice it.
+ranks: {world_size: [2, 3], launch: [thread]}
+device: [cuda]
+matrix: {turn: [1, 2, 3, 4, 5, 6]}
+steps:
+  - seed: 7
+  - let: {x: "full([1000], rank + 1)", noise: "randn([4])"}
+  - all_reduce: {tensor: x, op: sum}
+  - expect_equal: [x, "full([1000], world_size * (world_size + 1) / 2)"]
+  - record: {peak: "peak_bytes()", noise: noise}
+  - if: turn == 2 and rank == 1
+    steps:
+      - expect_equal: [x, 0]
+  - if: turn == 4 and rank == 0
+    steps:
+      - barrier: all_ranks
+        raises: {message: "has ended"}
+"""
+
+
+def run_and_count(*arguments: object) -> tuple[int, int]:
+    """The exit code of a run, and the number of processes that its launcher had."""
+    program = subprocess.Popen([str(PROGRAM), *map(str, arguments)], stdout=subprocess.DEVNULL)
+    seen: set[str] = set()
+    while program.poll() is None:
+        for task in Path(f"/proc/{program.pid}/task").glob("*/children"):
+            try:
+                seen.update(task.read_text(encoding="ascii").split())
+            except OSError:
+                continue
+        time.sleep(0.001)
+    return program.returncode, len(seen)
+
+
+def comparable(file: Path) -> list[dict]:
+    """The rows of a results file without times."""
+    found = []
+    for row in rows(file):
+        for key in ("seconds", "planning", "planned"):
+            row.pop(key, None)
+        found.append(row)
+    return found
+
+
+@pytest.mark.parametrize("gpus", ["stand-in", "stand-in:8"])
+def test_the_results_are_those_of_a_process_per_case(tmp_path, monkeypatch, gpus):
+    monkeypatch.setenv("LOCKSTEP_CUDA", gpus)
+    monkeypatch.chdir(tmp_path)
+    Path("cases.yaml").write_text(CASES, encoding="utf-8")
+    run = ("run", "cases.yaml", "--jobs", "1", "--results")
+    code, num_processes = run_and_count(*run, "series.jsonl")
+    code_apart, num_apart = run_and_count(*run, "apart.jsonl", "--process-per-case")
+    assert code == code_apart == 1
+    print(num_processes, num_apart)
+    assert num_processes < num_apart
+    assert comparable(Path("series.jsonl")) == comparable(Path("apart.jsonl"))
