@@ -171,7 +171,7 @@ bool send_case(const Child& child, const LaunchOptions& options, const std::stri
 void run_series(int requests, int pipe, const SeriesFunction& function_of) {
   // Caches grow: those of kernels, plans and the library of scenarios. More than this is memory that a case has left.
   constexpr std::size_t most_growth = std::size_t{256} << 20;
-  const std::size_t heap_at_start = heap_in_use();
+  std::optional<std::size_t> heap_of_first;  // after its first case, which starts CUDA
   for (;;) {
     bool all_well = false;
     try {
@@ -183,7 +183,9 @@ void run_series(int requests, int pipe, const SeriesFunction& function_of) {
     }
     if (!all_well) break;
     flush_and_check_leaks();
-    if (!device::cuda::why_no_further_ranks().empty() || heap_in_use() > heap_at_start + most_growth) break;
+    const std::size_t heap = heap_in_use();
+    if (!heap_of_first) heap_of_first = heap;
+    if (!device::cuda::why_no_further_ranks().empty() || heap > *heap_of_first + most_growth) break;
     ::malloc_trim(0);  // the limit of the next case counts from the memory that the process then has
     try {
       send_frame(pipe, case_is_over, "");
