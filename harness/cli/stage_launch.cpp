@@ -38,6 +38,7 @@ launch::RankFunction function_of(run::CaseSpec spec, std::size_t stage, run::Pla
 
 StageCommand command_from_text(const std::string& text) {
   std::istringstream words(text);
+  words.exceptions(std::ios_base::badbit);  // otherwise the stream keeps to itself that memory was refused
   StageCommand command;
   words >> command.ticket >> command.stage;
   words.get();  // the space
