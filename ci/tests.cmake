@@ -134,8 +134,12 @@ set_tests_properties(command_line refusals timeline launcher hosts PROPERTIES RU
 
 # A sample of the points at which a call can fail, and random damage to running programs. Both print their seeds. The tools preload a
 # library into the program, which the sanitizers do not permit.
+set(on_stand_in run_series)
+if(LOCKSTEP_CUDA)
+  set(on_stand_in)
+endif()
 add_test(NAME faults/points COMMAND ${PROJECT_SOURCE_DIR}/ci/faults.sh --sample 800
-  list run run_failing run_checkpoint compare report checkpoint_verify checkpoint_diff checkpoint_show checkpoint_export)
+  list run run_failing ${on_stand_in} run_checkpoint compare report checkpoint_verify checkpoint_diff checkpoint_show checkpoint_export)
 add_test(NAME faults/soak COMMAND ${PROJECT_SOURCE_DIR}/ci/soak.sh 60 --collectives 10000)
 set_tests_properties(faults/points faults/soak PROPERTIES TIMEOUT 900 RUN_SERIAL TRUE LABELS faults
                      ENVIRONMENT "LOCKSTEP_PROGRAM=$<TARGET_FILE:lockstep>")
