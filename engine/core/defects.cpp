@@ -1,15 +1,27 @@
 #include "engine/core/defects.hpp"
 
 #include <array>
+#include <atomic>
 #include <string>
 
 #include "engine/core/error.hpp"
 
 namespace lockstep {
 
+namespace {
+std::atomic<unsigned char*> account{nullptr};
+}
+
 namespace defect_detail {
 Defect armed = Defect::none;
+
+bool ask(Defect defect) noexcept {
+  unsigned char* const asked = account.load(std::memory_order_relaxed);
+  if (asked != nullptr && defect != Defect::none)
+    std::atomic_ref(asked[static_cast<int>(defect) - 1]).store(1, std::memory_order_relaxed);
+  return armed == defect;
 }
+}  // namespace defect_detail
 
 namespace {
 using enum Defect;
@@ -356,5 +368,6 @@ Defect defect_from_name(std::string_view name) {
 
 void arm_defect(Defect defect) { defect_detail::armed = defect; }
 Defect armed_defect() { return defect_detail::armed; }
+void keep_account_of_questions(unsigned char* asked) { account.store(asked, std::memory_order_relaxed); }
 
 }  // namespace lockstep

@@ -190,7 +190,13 @@ Defect armed_defect();
 
 namespace defect_detail {
 extern Defect armed;
-}
-inline bool defect_armed(Defect defect) { return defect_detail::armed == defect; }
+bool ask(Defect defect) noexcept;
+}  // namespace defect_detail
+inline bool defect_armed(Defect defect) { return defect_detail::armed != Defect::none && defect_detail::ask(defect); }
+
+// While a defect is armed, each question about any defect sets its byte in `asked`, which has num_defects() of them.
+// The kill matrix gives memory that it shares with the ranks, and so learns which points a case reaches. Null: no
+// account is kept.
+void keep_account_of_questions(unsigned char* asked);
 
 }  // namespace lockstep

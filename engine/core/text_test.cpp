@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -70,6 +71,24 @@ TEST(Defects, AreNamedAndArmedOneAtATime) {
   arm_defect(Defect::none);
   EXPECT_EQ(armed_defect(), Defect::none);
   EXPECT_THROW(defect_from_name("no_such_defect"), Error);
+}
+
+TEST(Defects, KeepAccountOfQuestionsWhileOneIsArmed) {
+  std::vector<unsigned char> asked(static_cast<std::size_t>(num_defects()));
+  const auto of = [&](Defect defect) { return int{asked.at(static_cast<std::size_t>(defect) - 1)}; };
+  keep_account_of_questions(asked.data());
+  EXPECT_FALSE(defect_armed(Defect::sum_leaves_out_rank));
+  EXPECT_EQ(of(Defect::sum_leaves_out_rank), 0);
+  arm_defect(Defect::compare_always_equal);
+  EXPECT_FALSE(defect_armed(Defect::sum_leaves_out_rank));
+  EXPECT_TRUE(defect_armed(Defect::compare_always_equal));
+  EXPECT_EQ(of(Defect::sum_leaves_out_rank), 1);
+  EXPECT_EQ(of(Defect::compare_always_equal), 1);
+  EXPECT_EQ(of(Defect::compare_ignores_last), 0);
+  keep_account_of_questions(nullptr);
+  EXPECT_FALSE(defect_armed(Defect::compare_ignores_last));
+  EXPECT_EQ(of(Defect::compare_ignores_last), 0);
+  arm_defect(Defect::none);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "harness/cli/case_order.hpp"
 #include "harness/cli/case_relevance.hpp"
 #include "harness/cli/defect_catch.hpp"
+#include "harness/cli/defect_questions.hpp"
 #include "harness/report/target.hpp"
 #include "harness/report/text.hpp"
 
@@ -57,13 +58,15 @@ class DefectRows {
   std::ofstream file_;
 };
 
-void print_line(const DefectInfo& info, const DefectTally& tally) {
-  std::string first;
+void print_line(const DefectInfo& info, const DefectTally& tally, int num_reaching) {
+  std::string more;
   if (tally.caught())
-    first = str("; first: ", tally.catches().begin()->scenario, " (", tally.catches().begin()->check, ")");
+    more = str("; first: ", tally.catches().begin()->scenario, " (", tally.catches().begin()->check, ")");
+  else
+    more = str("; ", report::plural(num_reaching, "case"), num_reaching == 1 ? " reaches" : " reach", " its point");
   fmt::print("{:<8} {:<42} {:<8} {} of its kind and {} in {}{}\n", tally.caught() ? "caught" : "MISSED", info.name,
              name_of(info.kind), report::plural(std::ssize(tally.catches()), "check"),
-             report::plural(std::ssize(tally.others()), "other"), report::plural(tally.num_run(), "case"), first);
+             report::plural(std::ssize(tally.others()), "other"), report::plural(tally.num_run(), "case"), more);
   std::fflush(stdout);
 }
 
@@ -75,7 +78,8 @@ class Matrix {
         options_(options),
         rows_(options.results_file),
         cases_(one_per_scenario_in_turn(cases)),
-        relevance_(cases_) {
+        relevance_(cases_),
+        questions_(cases_) {
     for (const scenario::Case& one : cases_) case_of_[{one.scenario->name, one.id}] = &one;
   }
 
@@ -86,15 +90,17 @@ class Matrix {
     run.repro_suffix = str(" --defect ", info.name);
     // run_cases() asks `enough` before it hands over the row, so the row after the first catch ends the run.
     if (!options_.all) run.enough = [&](const verdict::CaseResult&) { return tally.caught(); };
+    run.before_ranks = [this](const scenario::Case& one) { questions_.begin(one); };
     const bool ended = run_all(ordered_for(info), run, [&](const verdict::CaseResult& row) {
       const scenario::Case* test_case = case_of_.at({row.scenario, row.case_id});
+      questions_.end(*test_case, row, info.defect);
       const bool counts = options_.all || !tally.caught();
       if (tally.add(row, *test_case) && counts) ++num_catches_[test_case];
     });
     if (!ended) return false;
     ++num_asked_;
     num_caught_ += tally.caught() ? 1 : 0;
-    print_line(info, tally);
+    print_line(info, tally, questions_.num_reaching(info.defect));
     rows_.write(info, tally);
     return true;
   }
@@ -123,7 +129,8 @@ class Matrix {
 
  private:
   std::vector<scenario::Case> ordered_for(const DefectInfo& info) const {
-    return likely_catchers_first(cases_, num_catches_, relevance_.scores(str(info.name, " ", info.effect)));
+    const auto scores = relevance_.scores(str(info.name, " ", info.effect));
+    return questions_.unreaching_last(likely_catchers_first(cases_, num_catches_, scores), info.defect);
   }
 
   bool run_all(const std::vector<scenario::Case>& cases, const RunCasesOptions& run,
@@ -139,6 +146,7 @@ class Matrix {
   DefectRows rows_;
   const std::vector<scenario::Case> cases_;
   const CaseRelevance relevance_;
+  DefectQuestions questions_;
   std::map<std::pair<std::string, std::string>, const scenario::Case*> case_of_;  // by scenario and case id
   std::map<const scenario::Case*, int> num_catches_;
   int num_asked_ = 0, num_caught_ = 0;

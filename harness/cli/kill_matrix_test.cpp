@@ -62,8 +62,19 @@ TEST_F(KillMatrix, ReportsADefectThatNoCaseSees) {
   const Ended ended = run(cases_, only("sum_leaves_out_rank"));
   EXPECT_EQ(ended.code, 1);
   EXPECT_THAT(ended.out, HasSubstr("MISSED   sum_leaves_out_rank"));
-  EXPECT_THAT(ended.out, HasSubstr("0 checks of its kind and 0 others in 1 case\n"));
+  EXPECT_THAT(ended.out, HasSubstr("0 checks of its kind and 0 others in 1 case; 0 cases reach its point\n"));
   EXPECT_THAT(ended.out, HasSubstr("0 of 1 defect caught; the run of 0 cases without a defect is clean\n"));
+}
+
+TEST_F(KillMatrix, RunsTheCasesFirstThatReachADefect) {
+  for (const char* name : {"a", "b", "c", "d"}) add(name, passes);
+  add("e", summing);
+  // No case reaches the first defect, so all run under it, and the matrix learns which one reaches the second.
+  KillMatrixOptions options;
+  options.defects = {"replicate_no_division", "sum_leaves_out_rank"};
+  const Ended ended = run(cases_, options);
+  EXPECT_THAT(ended.out, HasSubstr("0 checks of its kind and 0 others in 5 cases; 0 cases reach its point\n"));
+  EXPECT_THAT(ended.out, HasSubstr("1 check of its kind and 0 others in 2 cases; first: e (expect_equal)\n"));
 }
 
 TEST_F(KillMatrix, MissesADefectThatOnlyACheckOfAnotherKindSees) {
@@ -80,7 +91,7 @@ TEST_F(KillMatrix, MissesEveryDefectWithoutACase) {
   add("skipped", is_skipped);
   const Ended ended = run(cases_, only("sum_leaves_out_rank"));
   EXPECT_EQ(ended.code, 1);
-  EXPECT_THAT(ended.out, HasSubstr("0 checks of its kind and 0 others in 0 cases\n"));
+  EXPECT_THAT(ended.out, HasSubstr("0 checks of its kind and 0 others in 0 cases; 0 cases reach its point\n"));
 }
 
 TEST_F(KillMatrix, FailsWhenACatcherFailsWithoutTheDefect) {

@@ -18,8 +18,9 @@ namespace lockstep::cli {
 
 struct RunCasesOptions {
   int jobs = 1;
-  bool fail_fast = false;                                    // stop after the first unexpected result
-  std::function<bool(const verdict::CaseResult&)> enough{};  // stop after a result for which this holds; may be empty
+  bool fail_fast = false;                                     // stop after the first unexpected result
+  std::function<bool(const verdict::CaseResult&)> enough{};   // stop after a result for which this holds; may be empty
+  std::function<void(const scenario::Case&)> before_ranks{};  // called by each rank before its steps; may be empty
   bool order_check = true;
   bool process_per_case = false;  // otherwise a process runs several cases where that saves time (stage_launch.hpp)
   double collective_deadline = 10.0;

@@ -12,6 +12,14 @@
 
 namespace lockstep::cli {
 
+namespace {
+
+double deadline_of(const scenario::Case& test_case, const RunCasesOptions& options) {
+  return test_case.deadline.value_or(options.collective_deadline);
+}
+
+}  // namespace
+
 run::CaseSpec spec_of(const scenario::Library& library, const scenario::Case& test_case, int ticket,
                       const std::string& case_folder, const RunCasesOptions& options) {
   run::CaseSpec spec{.scenario = test_case.scenario.get(),
@@ -19,7 +27,7 @@ run::CaseSpec spec_of(const scenario::Library& library, const scenario::Case& te
                      .library = &library,
                      .case_folder = case_folder,
                      .order_check = options.order_check,
-                     .collective_deadline_seconds = options.collective_deadline,
+                     .collective_deadline_seconds = deadline_of(test_case, options),
                      .limits = limits_of(test_case)};
   if (!options.trace_folder.empty())
     spec.trace_bits = (std::filesystem::path(options.trace_folder) / str("case-", ticket + 1)).string();
@@ -31,9 +39,13 @@ run::CaseSpec spec_of(const scenario::Library& library, const scenario::Case& te
 
 namespace {
 
-launch::RankFunction function_of(run::CaseSpec spec, std::size_t stage, run::PlanBoards& plans) {
+launch::RankFunction function_of(run::CaseSpec spec, std::size_t stage, const RunCasesOptions& options,
+                                 run::PlanBoards& plans) {
   spec.plans = plans.of(spec.test_case->scenario);
-  return [spec = std::move(spec), stage](int rank) { return run::run_case(spec, rank, stage); };
+  return [spec = std::move(spec), stage, before = options.before_ranks](int rank) {
+    if (before) before(*spec.test_case);
+    return run::run_case(spec, rank, stage);
+  };
 }
 
 StageCommand command_from_text(const std::string& text) {
@@ -61,18 +73,18 @@ void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std:
   how.world_size = stage < test_case.stages.size() ? test_case.stages[stage].world_size : test_case.world_size;
   how.launch = test_case.launch == scenario::Launch::process ? launch::Launch::process : launch::Launch::thread;
   how.timeout_seconds = test_case.timeout;
-  how.collective_deadline_seconds = options.collective_deadline;
+  how.collective_deadline_seconds = deadline_of(test_case, options);
   how.memory_bytes = spec.limits.memory_bytes;
   how.num_ranks_at_once = ranks_at_once(test_case, options.jobs);
   how.hosts = options.hosts;
   how.schedule = schedule;
   const bool is_on_gpu = test_case.device == device::name_of(device::Kind::cuda);
-  // After a seeded defect, a process may hold anything.
+  // After a seeded defect, and what is done before the ranks, a process may hold anything.
   const bool can_share = how.launch == launch::Launch::thread && how.hosts == nullptr && schedule == nullptr &&
-                         armed_defect() == Defect::none;
+                         armed_defect() == Defect::none && !options.before_ranks;
   if (series && is_on_gpu && can_share)
     return pool.start_in_series(ticket, how, to_text({ticket, stage, spec.case_folder}), series);
-  pool.start(ticket, how, function_of(spec, stage, plans));
+  pool.start(ticket, how, function_of(spec, stage, options, plans));
 }
 
 launch::SeriesFunction series_of(const scenario::Library& library, const std::vector<scenario::Case>& cases,
@@ -82,7 +94,8 @@ launch::SeriesFunction series_of(const scenario::Library& library, const std::ve
   return [&library, &cases, &options, plans](const std::string& request) {
     const StageCommand command = command_from_text(request);
     const scenario::Case& test_case = cases.at(static_cast<std::size_t>(command.ticket));
-    return function_of(spec_of(library, test_case, command.ticket, command.folder, options), command.stage, *plans);
+    return function_of(spec_of(library, test_case, command.ticket, command.folder, options), command.stage, options,
+                       *plans);
   };
 }
 

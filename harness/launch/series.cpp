@@ -87,7 +87,7 @@ std::size_t heap_in_use() {
 }
 
 // Runs a case. Returns whether every rank ended well. Throws if the case cannot start.
-bool run_case(Request request, int pipe, const SeriesFunction& function_of) {
+bool run_case(const Request& request, int pipe, const SeriesFunction& function_of) {
   struct File {
     int descriptor;
     ~File() { ::close(descriptor); }
@@ -175,9 +175,9 @@ void run_series(int requests, int pipe, const SeriesFunction& function_of) {
   for (;;) {
     bool all_well = false;
     try {
-      std::optional<Request> request = receive_case(requests);
+      const std::optional<Request> request = receive_case(requests);
       if (!request) break;
-      all_well = run_case(std::move(*request), pipe, function_of);
+      all_well = run_case(*request, pipe, function_of);
     } catch (const std::exception& error) {
       send_reason_and_end(pipe, error);
     }

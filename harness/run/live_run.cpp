@@ -79,6 +79,7 @@ void LiveRun::run_steps_and_finish() {
 void LiveRun::run_steps_to_end() {
   try {
     interpreter_.run();
+    if (kill_) kill_->wait();
     state::finish_saves();
     return;
   } catch (const EarlyExit&) {
@@ -252,7 +253,7 @@ void LiveRun::add_before_all_reduce(const nn::ModulePtr& module, std::function<v
   hooks = std::move(list);
 }
 
-void LiveRun::end_by_kill() {
+void LiveRun::conclude_before_kill() {
   try {
     // The checks so far wait for no other stream: a collective that is under way there ends in the middle.
     device::current_stream(interpreter_.session().device).synchronize();
@@ -267,7 +268,21 @@ void LiveRun::end_by_kill() {
   const Site& last = interpreter_.current_site();
   outcome_.last_step = {last.check, last.file, last.line, last.column};
   outcome_.end_time_ns = now_ns();
+}
+
+void LiveRun::end_by_kill() {
+  conclude_before_kill();
   launch::exit_rank_by_kill(std::move(outcome_));
+}
+
+void LiveRun::end_later_by_kill(double after_ms, bool expected) {
+  if (kill_) throw Error("this rank is to be killed already", "keep one `exit` with `after_ms`");
+  if (!expected) {
+    kill_.emplace(after_ms, [] { launch::end_rank_by_signal(); });
+    return;
+  }
+  conclude_before_kill();
+  kill_.emplace(after_ms, [so_far = outcome_] { launch::exit_rank_by_kill(so_far); });
 }
 
 }  // namespace lockstep::run

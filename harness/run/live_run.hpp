@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "harness/run/case_runner.hpp"
 #include "harness/run/checks/checks.hpp"
 #include "harness/run/checks/launches.hpp"
+#include "harness/run/delayed_kill.hpp"
 #include "harness/run/interpreter.hpp"
 #include "harness/run/observe/timeline.hpp"
 #include "harness/run/observe/trace_bits.hpp"
@@ -65,6 +67,8 @@ class LiveRun final : public StepRunner {
   void note_last_backward(const nn::ModulePtr& module, bool is_last);
   // Hands in the outcome collected so far, then ends the process by a signal.
   [[noreturn]] void end_by_kill();
+  // The process ends so in the middle of its next steps, or after the last one. `expected: false`: without an outcome.
+  void end_later_by_kill(double after_ms, bool expected);
 
  private:
   void run_steps_and_finish();                  // errors become failures
@@ -76,6 +80,7 @@ class LiveRun final : public StepRunner {
 
   // live_run_finish.cpp: the end of the case
   void finish();
+  void conclude_before_kill();  // judges the checks so far
   void judge_across(const Fail& fail_check);
   void judge_order();
   void judge_transport();
@@ -95,6 +100,7 @@ class LiveRun final : public StepRunner {
   std::unique_ptr<TraceBits> trace_bits_;  // null unless the spec asks for it
   std::unique_ptr<Timeline> timeline_;     // null unless the spec asks for it
   RankBudget* budget_ = nullptr;           // set during run()
+  std::optional<DelayedKill> kill_;        // set by end_later_by_kill()
   bool announced_ = false;                 // peers know that this rank ended before its last step
   std::int64_t num_working_steps_ = 0;
   ControlDigest control_;

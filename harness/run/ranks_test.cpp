@@ -218,6 +218,57 @@ TEST(Ranks, ExitsAreExpected) {
   }
 }
 
+TEST(Ranks, AreKilledInALaterStep) {
+  const Ran ran = run_steps(R"yaml(
+  - let: {x: ones(2)}
+  - expect_equal: [x, 1]
+  - exit: {how: kill, after_ms: 100}
+    when: rank == 1
+  - note: not judged on rank 1, which is killed
+    expect_equal: [x, rank + 1]
+  - delay: {ms: 20000, where: host}
+    when: rank == 1
+  - all_reduce: {tensor: x, op: sum}
+    raises: {message: "rank 1 died: ended by signal 9", within_ms: 3000, when: rank == 0}
+)yaml",
+                            ranks(2, "process"));
+  EXPECT_PASS(ran);
+  EXPECT_EQ(ran.evidence(0).comparisons, 2);
+  EXPECT_EQ(ran.evidence(1).comparisons, 1);
+}
+
+TEST(Ranks, AreKilledAfterTheirLastStep) {
+  const Ran ran = run_steps(R"yaml(
+  - let: {x: ones(2)}
+  - expect_equal: [x, 1]
+  - exit: {how: kill, after_ms: 100}
+    when: rank == 1
+)yaml",
+                            ranks(2, "process"));
+  EXPECT_PASS(ran);
+  EXPECT_EQ(ran.outcomes.at(1).status, verdict::RankStatus::killed);
+}
+
+TEST(Ranks, ThatFailBeforeTheirKillReportTheirFailure) {
+  const Ran ran = run_steps(R"yaml(
+  - let: {x: ones(2)}
+  - exit: {how: kill, after_ms: 20000}
+    when: rank == 1
+  - let: {y: x + ones(3)}
+)yaml",
+                            ranks(2, "process"));
+  EXPECT_EQ(ran.result.status, Status::FAIL) << all_failures(ran);
+  EXPECT_THAT(ran.failures(1), testing::Not(testing::IsEmpty())) << all_failures(ran);
+}
+
+TEST(Ranks, AreKilledLaterOnceAndOnlyByASignal) {
+  const Ran early = run_steps("  - exit: {how: early, after_ms: 1}\n", ranks(1));
+  EXPECT_THAT(all_failures(early), HasSubstr("`after_ms` is for `how: kill`"));
+  const Ran twice = run_steps("  - exit: {how: kill, after_ms: 20000}\n  - exit: {how: kill, after_ms: 20000}\n",
+                              ranks(1, "process"));
+  EXPECT_THAT(all_failures(twice), HasSubstr("this rank is to be killed already"));
+}
+
 TEST(Ranks, MissingWaitIsAnOrderFailure) {
   const Ran ran = run_steps(R"yaml(
   - let: {x: ones(64)}

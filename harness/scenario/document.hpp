@@ -200,6 +200,7 @@ struct Scenario {
   std::vector<EvidenceItem> evidence;
   double timeout = limits::timeout_seconds;
   bool has_timeout = false;
+  std::optional<double> deadline;         // of collectives, in seconds
   std::optional<std::int64_t> memory_mb;  // of `limits`, in MiB per rank
   std::optional<std::int64_t> output_mb;
   std::vector<std::string> tags;

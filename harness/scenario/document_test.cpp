@@ -218,6 +218,8 @@ TEST(Document, NamesMissingAndUnknownKeys) {
             "t.yaml:4:9: unknown device `gpu`; did you mean `cpu`?");
   EXPECT_EQ(short_errors_of_steps(step, "timeout: 0\n"),
             "t.yaml:4:10: `timeout` must be a number of seconds, above 0 and at most 86400");
+  EXPECT_EQ(short_errors_of_steps(step, "deadline: 86401\n"),
+            "t.yaml:4:11: `deadline` must be a number of seconds, above 0 and at most 86400");
   EXPECT_EQ(short_errors_of_steps(step, "bits: maybe\n"),
             "t.yaml:4:7: `bits` must be `required` or `{reported: reason}`");
   EXPECT_EQ(short_errors_of_steps(step, "matrix: {a: 3}\n"),

@@ -150,6 +150,7 @@ class Expander {
     bindings.insert_or_assign("device", Literal(one.device));
     apply_rules(one, bindings);
     one.timeout = options_.timeout.value_or(scenario_->timeout);
+    one.deadline = scenario_->deadline;
     one.memory_mb = options_.memory_mb ? options_.memory_mb : scenario_->memory_mb;
     one.output_mb = options_.output_mb.value_or(scenario_->output_mb.value_or(limits::output_mb));
     one.sum_order = options_.sum_order.value_or(scenario_->sum_order);

@@ -67,6 +67,7 @@ struct Case {
   std::optional<ExpectedFailure> expect_failure;
   std::vector<std::pair<std::string, double>> evidence;  // the evidence that the case must gather
   double timeout = limits::timeout_seconds;
+  std::optional<double> deadline;         // of collectives, in seconds; not set: that of the run
   std::optional<std::int64_t> memory_mb;  // per rank; not set: the default, which the machine bounds
   std::int64_t output_mb = limits::output_mb;
   SumOrder sum_order = SumOrder::fixed;

@@ -205,10 +205,13 @@ TEST(Expand, LimitsNumberOfCases) {
 
 TEST(Expand, ExpandsAllScenarios) {
   const auto one = parsed(scenario_of(step, "parameters: {seed: 1}\nmatrix: {a: [1, 2]}\ntags: [fast]\n"));
-  const auto two = parsed("scenario: t/two\nsummary: s\nranks: {world_size: [2]}\ntimeout: 5\nsteps:\n  - seed: 1\n");
+  const auto two =
+      parsed("scenario: t/two\nsummary: s\nranks: {world_size: [2]}\ntimeout: 5\ndeadline: 0.5\nsteps:\n  - seed: 1\n");
   ExpandOptions options;
   EXPECT_EQ(expand_all({one, two}, options).size(), 3u);
   EXPECT_EQ(expand_all({one, two}, options)[2].timeout, 5);
+  EXPECT_EQ(expand_all({one, two}, options)[2].deadline, 0.5);
+  EXPECT_EQ(expand_all({one, two}, options)[0].deadline, std::nullopt);
   options.timeout = 7;
   EXPECT_EQ(expand_all({one, two}, options)[2].timeout, 7);
   options = {};

@@ -34,6 +34,7 @@ class ScenarioReader {
     if (const YamlNode* node = key("expect_failure")) scenario_.expect_failure = rules(*node, "expect_failure");
     if (const YamlNode* node = key("evidence")) read_evidence(*node);
     if (const YamlNode* node = key("timeout")) read_timeout(*node);
+    if (const YamlNode* node = key("deadline")) scenario_.deadline = seconds(*node, "`deadline`");
     if (const YamlNode* node = key("limits")) read_limits(*node);
     if (const YamlNode* node = key("tags")) scenario_.tags = reader_.texts(*node, "`tags`");
     if (const YamlNode* node = key("bits")) read_bits(*node);
@@ -279,14 +280,17 @@ class ScenarioReader {
     }
   }
 
+  std::optional<double> seconds(const YamlNode& node, const std::string& what) {
+    const auto number = reader_.number(node, what);
+    if (!number || (*number > 0 && *number <= 86400)) return number;
+    reader_.error(node.place, str(what, " must be a number of seconds, above 0 and at most 86400"));
+    return {};
+  }
+
   void read_timeout(const YamlNode& node) {
-    const auto seconds = reader_.number(node, "`timeout`");
-    if (!seconds) return;
-    if (!(*seconds > 0) || *seconds > 86400) {
-      reader_.error(node.place, "`timeout` must be a number of seconds, above 0 and at most 86400");
-      return;
-    }
-    scenario_.timeout = *seconds;
+    const auto number = seconds(node, "`timeout`");
+    if (!number) return;
+    scenario_.timeout = *number;
     scenario_.has_timeout = true;
   }
 

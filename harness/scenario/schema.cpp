@@ -266,7 +266,9 @@ Json scenario_properties() {
   Json evidence = Json::object();
   for (const std::string& name : evidence_names()) evidence[name] = {{"type", Json::array({"number", "string"})}};
   properties["evidence"] = {{"type", "object"}, {"additionalProperties", false}, {"properties", std::move(evidence)}};
-  properties["timeout"] = {{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", 86400}};
+  const Json seconds = {{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", 86400}};
+  properties["timeout"] = seconds;
+  properties["deadline"] = seconds;
   const Json mebibytes = {{"type", "integer"}, {"minimum", 1}, {"maximum", limits::most_mb}};
   properties["limits"] = {{"type", "object"},
                           {"additionalProperties", false},

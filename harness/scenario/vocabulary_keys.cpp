@@ -35,6 +35,10 @@ const std::vector<KeySpec>& scenario_keys() {
        "together. Its keys are those of the results (harness/README.md), and `rtol`, `atol` and `of_largest` of the "
        "loosest tolerance; the values are evaluated before launch"},
       {"timeout", false, "the time limit of a case in seconds, by default 60; `--timeout` overrides it"},
+      {"deadline", false,
+       "the seconds that a collective waits for its ranks, for a scenario in which one waits in vain; otherwise those "
+       "of "
+       "`--deadline`, by default 10"},
       {"limits", false,
        "`{memory_mb: 2048, output_mb: 64}`: the MiB that each rank may use for tensors and values together, and the "
        "MiB "

@@ -81,12 +81,19 @@ Value delay(StepCall& call) {
 
 Value exit(StepCall& call) {
   const bool early = call.text("how") == "early", expected = call.boolean("expected");
+  const double after_ms = call.number("after_ms");
+  if (early && after_ms > 0) throw Error("`after_ms` is for `how: kill`", "delay the rank before it ends early");
   if (early && expected) throw EarlyExit();
   if (call.in.test_case().launch == scenario::Launch::thread)
     throw Error("a rank that is a thread cannot be killed alone", "use `launch: process` in the scenario");
-  if (expected) call.live().end_by_kill();
   if (early) launch::end_rank_by_code(3);
-  launch::end_rank_by_signal();
+  if (after_ms > 0)
+    call.live().end_later_by_kill(after_ms, expected);
+  else if (expected)
+    call.live().end_by_kill();
+  else
+    launch::end_rank_by_signal();
+  return Value();
 }
 
 }  // namespace lockstep::run::verbs
