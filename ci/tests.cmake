@@ -126,15 +126,20 @@ if(NOT LOCKSTEP_CUDA)
   lockstep_python_test(hosts_with_gpus 120 ci/test_hosts.py -k gpus)
   lockstep_python_test(sum_order 120 ci/test_sum_order.py)
   lockstep_python_test(nccl_failures 120 ci/test_nccl_failures.py)
-  set_tests_properties(hosts_with_gpus sum_order nccl_failures PROPERTIES RUN_SERIAL TRUE)
+  lockstep_python_test(series 60 ci/test_series.py)
+  set_tests_properties(hosts_with_gpus sum_order nccl_failures series PROPERTIES RUN_SERIAL TRUE)
 endif()
 lockstep_python_test(faults 60 ci/test_faults.py)
 set_tests_properties(command_line refusals timeline launcher hosts PROPERTIES RUN_SERIAL TRUE)
 
 # A sample of the points at which a call can fail, and random damage to running programs. Both print their seeds. The tools preload a
 # library into the program, which the sanitizers do not permit.
+set(on_stand_in run_series)
+if(LOCKSTEP_CUDA)
+  set(on_stand_in)
+endif()
 add_test(NAME faults/points COMMAND ${PROJECT_SOURCE_DIR}/ci/faults.sh --sample 800
-  list run run_failing run_checkpoint compare report checkpoint_verify checkpoint_diff checkpoint_show checkpoint_export)
+  list run run_failing ${on_stand_in} run_checkpoint compare report checkpoint_verify checkpoint_diff checkpoint_show checkpoint_export)
 add_test(NAME faults/soak COMMAND ${PROJECT_SOURCE_DIR}/ci/soak.sh 60 --collectives 10000)
 set_tests_properties(faults/points faults/soak PROPERTIES TIMEOUT 900 RUN_SERIAL TRUE LABELS faults
                      ENVIRONMENT "LOCKSTEP_PROGRAM=$<TARGET_FILE:lockstep>")

@@ -357,6 +357,8 @@ FAULT(int, listen, "", -1, (int file, int backlog), (file, backlog))
 FAULT(int, accept4, "", -1, (int file, sockaddr* from, socklen_t* size, int flags), (file, from, size, flags))
 FAULT(int, setsockopt, "", -1, (int file, int level, int name, const void* value, socklen_t size),
       (file, level, name, value, size))
+FAULT(int, socketpair, "", -1, (int domain, int type, int protocol, int* ends), (domain, type, protocol, ends))
+FAULT(ssize_t, recvmsg, "", -1, (int file, msghdr* message, int flags), (file, message, flags))
 FAULT(ssize_t, sendmsg, "", -1, (int file, const msghdr* message, int flags), (file, message, flags))
 FAULT(ssize_t, send, "", -1, (int file, const void* from, size_t size, int flags), (file, from, size, flags))
 FAULT(ssize_t, recv, "", -1, (int file, void* to, size_t size, int flags), (file, to, size, flags))

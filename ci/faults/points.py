@@ -21,7 +21,7 @@ REASONS = {
     "pipe2": errno.EMFILE, "eventfd": errno.EMFILE, "epoll_create1": errno.EMFILE, "epoll_ctl": errno.ENOSPC,
     "fork": errno.EAGAIN, "pthread_create": errno.EAGAIN, "socket": errno.EMFILE, "connect": errno.ENOBUFS, "bind": errno.ENOBUFS,
     "listen": errno.ENOBUFS, "accept4": errno.EMFILE, "setsockopt": errno.ENOBUFS, "sendmsg": errno.ENOBUFS, "send": errno.ENOBUFS,
-    "recv": errno.ENOBUFS, "new": errno.ENOMEM,
+    "recv": errno.ENOBUFS, "recvmsg": errno.ENOBUFS, "socketpair": errno.EMFILE, "new": errno.ENOMEM,
 }  # fmt: skip
 WRITES = ("write", "writev")
 

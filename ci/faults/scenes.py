@@ -111,6 +111,8 @@ def all_scenes() -> list[Scene]:
         Scene("list", (("list", "{folder}/sums.yaml", "inner/other"),), _sum("sums")),
         Scene("run", ((*RUN, "{folder}/sums.yaml", *RESULTS),), _sum("sums")),
         Scene("run_failing", ((*RUN, "{folder}/sums.yaml", *RESULTS, *KEPT),), _sum("sums", "thread", "sim", 4), exit_code=1),
+        # Both cases run in one process.
+        Scene("run_series", ((*RUN, "{folder}/sums.yaml", *RESULTS),), _sum("sums", "thread", "cuda"), {"LOCKSTEP_CUDA": "stand-in"}),
         Scene("run_checkpoint", ((*RUN, "{folder}/checkpoint.yaml", *RESULTS, "--files", "{folder}/out/files"),),
               _scenario("checkpoint", CHECKPOINT)),  # fmt: skip
         Scene("run_hosts", tuple((*RUN, "{folder}/sums.yaml", *RESULTS) for _ in range(2)), _sum("sums"),

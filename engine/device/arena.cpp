@@ -44,58 +44,86 @@ constexpr std::size_t max_arena_bytes = ~std::size_t{0};
 
 }  // namespace
 
-std::unique_ptr<HostWorld> HostWorld::create(int world_size, Sharing sharing, std::size_t arena_bytes,
-                                             std::size_t control_bytes, int only_rank) {
+struct HostWorld::Sizes {
+  std::size_t arena = 0, control = 0, num_arenas = 0;
+  std::size_t of_file() const { return bounded_product(num_arenas, arena) + control; }
+  std::size_t of_addresses() const { return bounded_product(num_arenas, arena + guard_bytes) + control + guard_bytes; }
+};
+
+HostWorld::Sizes HostWorld::sizes_of(int world_size, std::size_t arena_bytes, std::size_t control_bytes) {
   if (world_size < 1) {
     throw Error(str("cannot create a world of ", world_size, " ranks"), "give at least one rank");
   }
-  const std::size_t arena = round_up(arena_bytes < max_arena_bytes ? arena_bytes : max_arena_bytes, page_bytes);
-  const std::size_t control = round_up(control_bytes, page_bytes);
-  const auto num_arenas = static_cast<std::size_t>(num_shared_kinds) * static_cast<std::size_t>(world_size);
+  Sizes sizes;
+  sizes.arena = round_up(arena_bytes < max_arena_bytes ? arena_bytes : max_arena_bytes, page_bytes);
+  sizes.control = round_up(control_bytes, page_bytes);
+  sizes.num_arenas = static_cast<std::size_t>(num_shared_kinds) * static_cast<std::size_t>(world_size);
+  return sizes;
+}
 
-  std::unique_ptr<HostWorld> world(new HostWorld);
-  world->sharing_ = sharing;
-  world->total_ = bounded_product(num_arenas, arena + guard_bytes) + control + guard_bytes;
-  void* base = ::mmap(nullptr, world->total_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) fail("reserving", world->total_, world_size);
-  world->base_ = static_cast<std::byte*>(base);
+int HostWorld::make_file(int world_size, std::size_t arena_bytes, std::size_t control_bytes) {
+  const Sizes sizes = sizes_of(world_size, arena_bytes, control_bytes);
+  const int file = ::memfd_create("lockstep-world", MFD_CLOEXEC);
+  if (file < 0) fail("the memory file", sizes.of_addresses(), world_size);
+  if (::ftruncate(file, static_cast<off_t>(sizes.of_file())) != 0) {
+    const int reason = errno;
+    ::close(file);
+    errno = reason;
+    fail("sizing the memory file", sizes.of_addresses(), world_size);
+  }
+  return file;
+}
 
-  // One sparse file holds all regions. The descriptor is closed once they are mapped.
+std::unique_ptr<HostWorld> HostWorld::map_file(int file, int world_size, std::size_t arena_bytes,
+                                               std::size_t control_bytes) {
+  return map(file, world_size, sizes_of(world_size, arena_bytes, control_bytes), -1);
+}
+
+std::unique_ptr<HostWorld> HostWorld::create(int world_size, Sharing sharing, std::size_t arena_bytes,
+                                             std::size_t control_bytes, int only_rank) {
+  // The descriptor is closed once the file is mapped.
   struct File {
     int descriptor = -1;
     ~File() {
       if (descriptor >= 0) ::close(descriptor);
     }
   } file;
-  if (sharing == Sharing::processes) {
-    file.descriptor = ::memfd_create("lockstep-world", MFD_CLOEXEC);
-    if (file.descriptor < 0) fail("the memory file", world->total_, world_size);
-    if (::ftruncate(file.descriptor, static_cast<off_t>(bounded_product(num_arenas, arena) + control)) != 0) {
-      fail("sizing the memory file", world->total_, world_size);
-    }
-  }
+  if (sharing == Sharing::processes) file.descriptor = make_file(world_size, arena_bytes, control_bytes);
+  return map(file.descriptor, world_size, sizes_of(world_size, arena_bytes, control_bytes), only_rank);
+}
+
+// One sparse file holds all regions. Without a file, ranks are threads.
+std::unique_ptr<HostWorld> HostWorld::map(int file, int world_size, const Sizes& sizes, int only_rank) {
+  std::unique_ptr<HostWorld> world(new HostWorld);
+  const bool shared = file >= 0;
+  world->sharing_ = shared ? Sharing::processes : Sharing::threads;
+  world->total_ = sizes.of_addresses();
+  void* base = ::mmap(nullptr, world->total_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) fail("reserving", world->total_, world_size);
+  world->base_ = static_cast<std::byte*>(base);
+
   std::size_t offset = 0, file_offset = 0;
   // Ranks that are threads share private mappings. The control region is always MAP_SHARED, because the launcher that
   // forked the ranks reads it.
-  const auto map_region = [&](std::size_t bytes, bool shared, bool used) {
+  const auto map_region = [&](std::size_t bytes, bool shared_region, bool used) {
     std::byte* base_of_region = world->base_ + offset;
-    const int flags = MAP_FIXED | MAP_NORESERVE | (shared ? MAP_SHARED : MAP_PRIVATE) |
-                      (sharing == Sharing::processes ? 0 : MAP_ANONYMOUS);
+    const int flags =
+        MAP_FIXED | MAP_NORESERVE | (shared_region ? MAP_SHARED : MAP_PRIVATE) | (shared ? 0 : MAP_ANONYMOUS);
     if (used) {
-      void* mapped = ::mmap(base_of_region, bytes, PROT_READ | PROT_WRITE, flags, file.descriptor,
-                            static_cast<off_t>(file_offset));
+      void* mapped =
+          ::mmap(base_of_region, bytes, PROT_READ | PROT_WRITE, flags, file, static_cast<off_t>(file_offset));
       if (mapped == MAP_FAILED) fail("mapping", bytes, world_size);
     }
     offset += bytes + guard_bytes;
-    if (sharing == Sharing::processes) file_offset += bytes;
+    if (shared) file_offset += bytes;
     return Region{base_of_region, bytes};
   };
-  const bool shared = sharing == Sharing::processes;
   const auto is_used = [&](int rank) { return only_rank < 0 || rank == only_rank; };
-  world->control_ = map_region(control, true, true);
+  world->control_ = map_region(sizes.control, true, true);
   world->world_size_ = world_size;
   for (int kind = 0; kind < num_shared_kinds; ++kind)
-    for (int rank = 0; rank < world_size; ++rank) world->arenas_.push_back(map_region(arena, shared, is_used(rank)));
+    for (int rank = 0; rank < world_size; ++rank)
+      world->arenas_.push_back(map_region(sizes.arena, shared, is_used(rank)));
   return world;
 }
 

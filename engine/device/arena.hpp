@@ -27,6 +27,12 @@ class HostWorld {
   static std::unique_ptr<HostWorld> create(int world_size, Sharing sharing,
                                            std::size_t arena_bytes = default_arena_bytes,
                                            std::size_t control_bytes = default_control_bytes, int only_rank = -1);
+  // The same memory for processes that were not forked from each other: one makes the file, hands its descriptor to the
+  // others and closes it; each maps the file with the same sizes, at addresses of its own. The errors are those of
+  // create().
+  static int make_file(int world_size, std::size_t arena_bytes, std::size_t control_bytes);
+  static std::unique_ptr<HostWorld> map_file(int file, int world_size, std::size_t arena_bytes,
+                                             std::size_t control_bytes);
   ~HostWorld();
   HostWorld(const HostWorld&) = delete;
   HostWorld& operator=(const HostWorld&) = delete;
@@ -48,7 +54,10 @@ class HostWorld {
   Region control() const { return control_; }  // zeroed at creation; engine/comm defines its contents
 
  private:
+  struct Sizes;
   HostWorld() = default;
+  static Sizes sizes_of(int world_size, std::size_t arena_bytes, std::size_t control_bytes);
+  static std::unique_ptr<HostWorld> map(int file, int world_size, const Sizes& sizes, int only_rank);
   Sharing sharing_ = Sharing::processes;
   int world_size_ = 0;
   std::vector<Region> arenas_;  // per shared kind, of each rank

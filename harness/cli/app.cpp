@@ -47,6 +47,7 @@ RunCasesOptions execution_of(const RunSettings& run) {
   RunCasesOptions options;
   options.jobs = run.jobs > 0 ? run.jobs : default_jobs();
   options.order_check = run.order_check;
+  options.process_per_case = run.process_per_case;
   options.collective_deadline = run.collective_deadline;
   return options;
 }

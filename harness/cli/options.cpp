@@ -102,6 +102,8 @@ void add_execution(CLI::App& command, Choices& choices) {
   command.add_option("--deadline", run.collective_deadline, "seconds that a collective waits for its ranks (10)")
       ->check(seconds());
   command.add_flag("--no-order-check", choices.no_order_check, "do not check that accesses to memory are ordered");
+  command.add_flag("--process-per-case", run.process_per_case,
+                   "on cuda, with ranks as threads: a new process for each case");
 }
 
 void apply_shared_options(Choices& choices) {

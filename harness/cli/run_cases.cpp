@@ -68,11 +68,11 @@ struct Running {
 };
 
 void start_stage(launch::Pool& pool, int ticket, Running& running, const RunCasesOptions& options,
-                 run::PlanBoards& plans) {
+                 run::PlanBoards& plans, const launch::SeriesFunction& series) {
   const std::size_t stage = running.next_stage++;
   if (options.hosts != nullptr) command_stage(*options.hosts, {ticket, stage, running.folder->path()});
   start_stage(pool, ticket, running.spec, stage, options, plans,
-              running.schedules ? running.schedules->current() : std::shared_ptr<launch::RunSchedule>());
+              running.schedules ? running.schedules->current() : std::shared_ptr<launch::RunSchedule>(), series);
 }
 
 bool all_well(const std::vector<verdict::RankOutcome>& ranks) {
@@ -116,6 +116,7 @@ class Runner {
     } catch (const ResourceError& error) {
       stop_for(error);
     }
+    if (!options_.process_per_case) series_ = series_of(library_, cases, options_);
     for (std::size_t i = 0; i < cases.size(); ++i) begin(cases[i], static_cast<int>(i));
     while (!running_.empty()) collect_one();
     is_interrupted();
@@ -177,7 +178,7 @@ class Runner {
     one.spec = spec_of(library_, *one.test_case, ticket, one.folder->path(), options_);
     one.stages.clear();
     one.next_stage = 0;
-    start_stage(pool_, ticket, one, options_, plans_);
+    start_stage(pool_, ticket, one, options_, plans_, series_);
   }
 
   void collect_one() {
@@ -192,7 +193,7 @@ class Runner {
         {stage < stages.size() ? stages[stage].name : std::string(), std::move(finished.result.outcomes)});
     one.stories = std::move(finished.result.stories);
     if (well && !interrupted() && one.next_stage < stages.size())
-      return start_stage(pool_, finished.ticket, one, options_, plans_);
+      return start_stage(pool_, finished.ticket, one, options_, plans_, series_);
     if (interrupted()) {
       one.row.status = verdict::Status::MISSING;
       one.row.reason = interruption();
@@ -325,6 +326,7 @@ class Runner {
   std::optional<launch::RunFolder> folder_;
   launch::Pool pool_;
   run::PlanBoards plans_;
+  launch::SeriesFunction series_;
   std::map<int, Running> running_;
   std::string stop_reason_;  // empty: further cases may start
   int num_dumps_ = 0, num_schedules_ = 0;

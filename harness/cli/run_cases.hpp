@@ -22,6 +22,7 @@ struct RunCasesOptions {
   std::function<bool(const verdict::CaseResult&)> enough{};   // stop after a result for which this holds; may be empty
   std::function<void(const scenario::Case&)> before_ranks{};  // called by each rank before its steps; may be empty
   bool order_check = true;
+  bool process_per_case = false;  // otherwise a process runs several cases where that saves time (stage_launch.hpp)
   double collective_deadline = 10.0;
   std::string repro_suffix{};      // appended to `repro` of each row: " --defect NAME"
   std::string trace_folder{};      // for the hashes of outputs and gradients of every case; empty: not kept

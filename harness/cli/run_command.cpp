@@ -86,6 +86,7 @@ RunCasesOptions options_of(const RunSettings& settings, launch::Hosts* hosts) {
   options.hosts = several ? hosts : nullptr;
   options.fail_fast = settings.fail_fast;
   options.order_check = settings.order_check;
+  options.process_per_case = settings.process_per_case;
   options.collective_deadline = settings.collective_deadline;
   options.repro_suffix = repro_options(settings);
   options.trace_folder = settings.trace_bits;

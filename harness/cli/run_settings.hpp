@@ -30,6 +30,7 @@ struct RunSettings {
   std::string schedule_files{};  // folder for the schedules that fail; empty: lockstep-schedules
   bool fail_fast = false;
   bool order_check = true;
+  bool process_per_case = false;
   std::string color = "auto";
   std::string progress = "auto";
   int verbosity = 0;                   // -1 quiet, 0, 1 verbose

@@ -3,8 +3,11 @@
 #include <filesystem>
 #include <memory>
 #include <sstream>
+#include <utility>
 
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
+#include "engine/device/device.hpp"
 #include "harness/cli/case_limits.hpp"
 
 namespace lockstep::cli {
@@ -34,9 +37,37 @@ run::CaseSpec spec_of(const scenario::Library& library, const scenario::Case& te
   return spec;
 }
 
+namespace {
+
+launch::RankFunction function_of(run::CaseSpec spec, std::size_t stage, const RunCasesOptions& options,
+                                 run::PlanBoards& plans) {
+  spec.plans = plans.of(spec.test_case->scenario);
+  return [spec = std::move(spec), stage, before = options.before_ranks](int rank) {
+    if (before) before(*spec.test_case);
+    return run::run_case(spec, rank, stage);
+  };
+}
+
+StageCommand command_from_text(const std::string& text) {
+  std::istringstream words(text);
+  words.exceptions(std::ios_base::badbit);  // otherwise the stream keeps to itself that memory was refused
+  StageCommand command;
+  words >> command.ticket >> command.stage;
+  words.get();  // the space
+  std::getline(words, command.folder);
+  LOCKSTEP_CHECK(!words.fail() && command.ticket >= 0, "the command of a stage: ", text);
+  return command;
+}
+
+}  // namespace
+
+std::string to_text(const StageCommand& command) {
+  return str(command.ticket, " ", command.stage, " ", command.folder);
+}
+
 void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std::size_t stage,
                  const RunCasesOptions& options, run::PlanBoards& plans,
-                 const std::shared_ptr<launch::RunSchedule>& schedule) {
+                 const std::shared_ptr<launch::RunSchedule>& schedule, const launch::SeriesFunction& series) {
   const scenario::Case& test_case = *spec.test_case;
   launch::LaunchOptions how;
   how.world_size = stage < test_case.stages.size() ? test_case.stages[stage].world_size : test_case.world_size;
@@ -47,29 +78,35 @@ void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std:
   how.num_ranks_at_once = ranks_at_once(test_case, options.jobs);
   how.hosts = options.hosts;
   how.schedule = schedule;
-  run::CaseSpec shared = spec;
-  shared.plans = plans.of(test_case.scenario);
-  pool.start(ticket, how, [shared, stage, before = options.before_ranks](int rank) {
-    if (before) before(*shared.test_case);
-    return run::run_case(shared, rank, stage);
-  });
+  const bool is_on_gpu = test_case.device == device::name_of(device::Kind::cuda);
+  // After a seeded defect, and what is done before the ranks, a process may hold anything.
+  const bool can_share = how.launch == launch::Launch::thread && how.hosts == nullptr && schedule == nullptr &&
+                         armed_defect() == Defect::none && !options.before_ranks;
+  if (series && is_on_gpu && can_share)
+    return pool.start_in_series(ticket, how, to_text({ticket, stage, spec.case_folder}), series);
+  pool.start(ticket, how, function_of(spec, stage, options, plans));
+}
+
+launch::SeriesFunction series_of(const scenario::Library& library, const std::vector<scenario::Case>& cases,
+                                 const RunCasesOptions& options) {
+  // Each process makes its own boards, for the scenarios whose cases it runs.
+  auto plans = std::make_shared<run::PlanBoards>();
+  return [&library, &cases, &options, plans](const std::string& request) {
+    const StageCommand command = command_from_text(request);
+    const scenario::Case& test_case = cases.at(static_cast<std::size_t>(command.ticket));
+    return function_of(spec_of(library, test_case, command.ticket, command.folder, options), command.stage, options,
+                       *plans);
+  };
 }
 
 void command_stage(launch::Hosts& hosts, const StageCommand& command) {
-  hosts.send_to_others(launch::Topic::command, hosts.next_command(),
-                       str(command.ticket, " ", command.stage, " ", command.folder));
+  hosts.send_to_others(launch::Topic::command, hosts.next_command(), to_text(command));
 }
 
 std::optional<StageCommand> take_command(launch::Hosts& hosts, std::uint64_t number) {
   const std::optional<std::string> text = hosts.take(0, launch::Topic::command, number);
   if (!text) return {};
-  std::istringstream words(*text);
-  StageCommand command;
-  words >> command.ticket >> command.stage;
-  words.get();  // the space
-  std::getline(words, command.folder);
-  LOCKSTEP_CHECK(!words.fail() && command.ticket >= 0, "the command of host 0: ", *text);
-  return command;
+  return command_from_text(*text);
 }
 
 }  // namespace lockstep::cli

@@ -1,9 +1,10 @@
 // Launching the ranks of a case. In every case, launch() returns one outcome per rank and leaves no process, shared
 // memory or temporary file behind.
 //
-// Process ranks are forked from the launcher. Thread ranks run in one forked child. The launcher itself therefore never
-// opens Kokkos, BLAS or a thread. The children die with their parent, however it ends (guardian.hpp). The launcher
-// watches them, kills them at the time-out, and waits for them.
+// Process ranks are forked from the launcher. Thread ranks run in one forked child, which may run further cases later
+// (Pool::start_in_series). The launcher itself therefore never opens Kokkos, BLAS or a thread. The children die with
+// their parent, however it ends (guardian.hpp). The launcher watches them, kills them at the time-out, and waits for
+// them.
 //
 //   LaunchOptions options{.world_size = 4, .launch = Launch::process, .timeout_seconds = 60};
 //   LaunchResult result = launch(options, [&](int rank) { return run_case_on_rank(...); });
@@ -44,6 +45,10 @@ struct LaunchOptions {
 // part of the outcome; an exception that escapes becomes a failed outcome.
 using RankFunction = std::function<verdict::RankOutcome(int rank)>;
 
+// Makes the rank function of a case from a text that names the case, in a process that was forked before the case
+// started. It may throw.
+using SeriesFunction = std::function<RankFunction(const std::string& request)>;
+
 struct LaunchResult {
   std::vector<verdict::RankOutcome>
       outcomes;  // one per rank, in order, also for ranks that were killed, hung or crashed
@@ -67,6 +72,11 @@ class Pool {
   bool full() const;
   int num_running() const;
   void start(int ticket, const LaunchOptions& options, const RankFunction& function);
+  // Like start(), for thread ranks of one host without a schedule: they run in a process that has run earlier cases, if
+  // one is idle, and else in a new one. The process goes on only after a case in which every rank ended well. Idle
+  // processes end with the pool, and before a case that start() starts. `function_of` is the same for all cases.
+  void start_in_series(int ticket, const LaunchOptions& options, const std::string& request,
+                       const SeriesFunction& function_of);
   struct Finished {
     int ticket;
     LaunchResult result;

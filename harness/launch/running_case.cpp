@@ -27,6 +27,18 @@ std::string signal_text(int signal) {
   return name == nullptr ? str("signal ", signal) : str("signal ", signal, " (SIG", name, ")");
 }
 
+// No rank of the process could start, for this reason.
+void note_no_start(RunningCase& test_case, const Child& child, std::string_view why) {
+  for (const int number : child.ranks) {
+    const auto rank = static_cast<std::size_t>(number);
+    verdict::RankOutcome& outcome = test_case.outcomes[rank];
+    outcome.status = verdict::RankStatus::never_started;
+    outcome.detail = why;
+    outcome.end_time_ns = comm::now_ns();
+    test_case.handed_in[rank] = true;
+  }
+}
+
 // Takes the complete frames out of the received bytes.
 void take_frames(RunningCase& test_case, Child& child) {
   std::size_t at = 0;
@@ -36,6 +48,8 @@ void take_frames(RunningCase& test_case, Child& child) {
     if (child.received.size() - at - sizeof head < head.bytes) break;
     const std::string_view bytes(child.received.data() + at + sizeof head, head.bytes);
     at += sizeof head + head.bytes;
+    if (head.rank == case_is_over) child.is_idle = true;
+    if (head.rank == case_cannot_start) note_no_start(test_case, child, bytes);
     if (head.rank < 0 || head.rank >= test_case.options.world_size) continue;
     const auto rank = static_cast<std::size_t>(head.rank);
     try {
@@ -118,6 +132,10 @@ void close_fd(int& fd) {
   fd = -1;
 }
 
+void close_descriptors(Child& child) {
+  for (int* const each : {&child.pipe, &child.pidfd, &child.requests}) close_fd(*each);
+}
+
 std::string seconds_text(double seconds) {
   char text[32];
   std::snprintf(text, sizeof text, "%g s", seconds);
@@ -150,8 +168,7 @@ void collect(RunningCase& test_case, Child& child) {
   note_end(test_case, child, status);
   note_bystanders(test_case, child, status);
   for (int rank : child.ranks) comm::announce_death(*test_case.world, rank, reason_of_end(test_case, status));
-  close_fd(child.pipe);
-  close_fd(child.pidfd);
+  close_descriptors(child);
 }
 
 bool has_ended(const Child& child) {

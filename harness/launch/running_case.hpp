@@ -20,11 +20,13 @@ namespace lockstep::launch {
 // A forked process and the bytes it has sent that are not yet a complete frame.
 struct Child {
   pid_t pid = -1;
-  int pidfd = -1;  // readable when the process ends; -1: the kernel has no pidfds, and the process is polled
-  int pipe = -1;   // its outcomes; -1: closed
+  int pidfd = -1;     // readable when the process ends; -1: the kernel has no pidfds, and the process is polled
+  int pipe = -1;      // its outcomes; -1: closed
+  int requests = -1;  // the socket to a process of a series (series.hpp); -1: its ranks are those of one case
   std::vector<int> ranks;
   std::string received;
-  bool gone = false;  // it has ended and was waited for
+  bool gone = false;     // it has ended and was waited for
+  bool is_idle = false;  // a process of a series that has run its case and can run another
 };
 
 // How far a case is that several hosts run (exchange.hpp).
@@ -41,6 +43,7 @@ struct RunningCase {
   int ticket = 0;
   LaunchOptions options;
   std::unique_ptr<device::HostWorld> world;
+  int world_file = -1;  // of a case in a series, until it is sent; -1: closed
   std::vector<Child> children;
   std::vector<verdict::RankOutcome> outcomes;
   std::vector<bool> handed_in;  // per rank: its outcome arrived intact
@@ -74,6 +77,7 @@ struct RunningCase {
 };
 
 void close_fd(int& fd);
+void close_descriptors(Child& child);
 // "2.5 s"
 std::string seconds_text(double seconds);
 

@@ -1,5 +1,6 @@
 #include "harness/launch/worker.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -53,6 +54,13 @@ void write_all(int pipe, const char* data, std::size_t bytes) {
   }
 }
 
+// Whether a rank has left the process as it found it, as far as its outcome tells. After an error, a group may be
+// poisoned, a communicator aborted, and work abandoned.
+bool ended_well(const verdict::RankOutcome& outcome) {
+  return outcome.status == verdict::RankStatus::finished && outcome.failures.empty() && !outcome.end_expected &&
+         outcome.evidence.errors_expected == 0;
+}
+
 // Sends the outcomes of the ranks of this process. Its threads share it.
 struct Outlet {
   Outlet(int pipe_of_process, bool ranks_are_threads) : pipe(pipe_of_process), threads(ranks_are_threads) {}
@@ -60,15 +68,13 @@ struct Outlet {
   int pipe = -1;
   bool threads = false;
   std::mutex mutex;
+  bool all_well = true;
 
   void send(int rank, const verdict::RankOutcome& outcome) {
     const std::string bytes = verdict::to_bytes(outcome);
-    FrameHead head;
-    head.rank = rank;
-    head.bytes = bytes.size();
     std::lock_guard lock(mutex);
-    write_all(pipe, reinterpret_cast<const char*>(&head), sizeof head);
-    write_all(pipe, bytes.data(), bytes.size());
+    all_well = all_well && ended_well(outcome);
+    send_frame(pipe, rank, bytes);
   }
 };
 
@@ -155,7 +161,14 @@ void use_spare_stack() {
 // counted.
 void limit_process_memory([[maybe_unused]] std::int64_t rank_bytes, [[maybe_unused]] std::size_t num_ranks) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  if (rank_bytes <= 0) return;
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_DATA, &limit) != 0) return;
+  static const rlim_t of_launcher = limit.rlim_cur;  // a process of a series sets the limit once per case
+  const auto set = [&](rlim_t wanted) {
+    limit.rlim_cur = std::min(of_launcher, wanted);
+    ::setrlimit(RLIMIT_DATA, &limit);
+  };
+  if (rank_bytes <= 0) return set(of_launcher);
   std::int64_t total = 0, resident = 0, shared = 0, text = 0, library = 0, data = 0;
   std::FILE* file = std::fopen("/proc/self/statm", "r");
   if (file == nullptr) return;
@@ -164,14 +177,8 @@ void limit_process_memory([[maybe_unused]] std::int64_t rank_bytes, [[maybe_unus
   if (found != 6) return;
   // Room for the stacks of threads and the memory that libraries keep.
   constexpr std::int64_t spare = std::int64_t{1} << 30, spare_of_rank = std::int64_t{256} << 20;
-  rlimit limit = {};
-  if (::getrlimit(RLIMIT_DATA, &limit) != 0) return;
-  const auto wanted =
-      static_cast<rlim_t>(data * ::sysconf(_SC_PAGESIZE) + spare +
-                          bounded_product(static_cast<std::int64_t>(num_ranks), rank_bytes + spare_of_rank));
-  if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur <= wanted) return;
-  limit.rlim_cur = wanted;
-  ::setrlimit(RLIMIT_DATA, &limit);
+  set(static_cast<rlim_t>(data * ::sysconf(_SC_PAGESIZE) + spare +
+                          bounded_product(static_cast<std::int64_t>(num_ranks), rank_bytes + spare_of_rank)));
 #endif
 }
 
@@ -280,7 +287,8 @@ namespace {
 [[noreturn]] void end_by_terminate() {
   try {
     const std::exception_ptr thrown = std::current_exception();
-    if (!thrown) throw std::bad_alloc();  // in a library, most likely
+    if (world_of_process == nullptr) std::abort();  // between two cases
+    if (!thrown) throw std::bad_alloc();            // in a library, most likely
     std::rethrow_exception(thrown);
   } catch (const std::bad_alloc& error) {
     end_without_outcome(rank_of_thread >= 0 ? std::span<const int>(&rank_of_thread, 1) : only_rank_of_process,
@@ -313,8 +321,8 @@ void start_thread(std::vector<std::thread>& threads, int rank, RankActors& actor
   }
 }
 
-// Runs the ranks. An error leaves it only if a rank could not hand in its outcome.
-void run_all(const std::vector<int>& ranks, const LaunchOptions& options, device::HostWorld& world,
+// Runs the ranks, and returns whether all ended well. An error leaves it only if a rank could not hand in its outcome.
+bool run_all(const std::vector<int>& ranks, const LaunchOptions& options, device::HostWorld& world,
              const RankFunction& function, int pipe) {
   limit_process_memory(options.memory_bytes, ranks.size());
   Outlet outlet(pipe, options.launch == Launch::thread);
@@ -342,9 +350,43 @@ void run_all(const std::vector<int>& ranks, const LaunchOptions& options, device
     actors.start();
     for (std::thread& thread : threads) thread.join();
   }
+  return outlet.all_well;
 }
 
 }  // namespace
+
+void send_frame(int pipe, std::int32_t rank, const std::string& bytes) {
+  FrameHead head;
+  head.rank = rank;
+  head.bytes = bytes.size();
+  write_all(pipe, reinterpret_cast<const char*>(&head), sizeof head);
+  write_all(pipe, bytes.data(), bytes.size());
+}
+
+void flush_and_check_leaks() {
+  std::fflush(nullptr);
+#if defined(__SANITIZE_ADDRESS__)
+  // The leak check runs at exit(), which this process does not call.
+  if (__lsan_do_recoverable_leak_check() != 0) ::_exit(23);
+#endif
+}
+
+void end_process() {
+  flush_and_check_leaks();
+  // Skip the destructors of statics: this process is a copy of the launcher, which they belong to.
+  ::_exit(0);
+}
+
+bool run_thread_ranks(const std::vector<int>& ranks, const LaunchOptions& options, device::HostWorld& world,
+                      const RankFunction& function, int pipe) {
+  try {
+    const bool all_well = run_all(ranks, options, world, function, pipe);
+    world_of_process = nullptr;
+    return all_well;
+  } catch (const std::exception& error) {
+    end_without_outcome(ranks, world, error);
+  }
+}
 
 void run_ranks(const std::vector<int>& ranks, const LaunchOptions& options, device::HostWorld& world,
                const RankFunction& function, int pipe) {
@@ -354,13 +396,7 @@ void run_ranks(const std::vector<int>& ranks, const LaunchOptions& options, devi
   } catch (const std::exception& error) {
     end_without_outcome(ranks, world, error);
   }
-  std::fflush(nullptr);
-#if defined(__SANITIZE_ADDRESS__)
-  // The leak check runs at exit(), which this process does not call.
-  if (__lsan_do_recoverable_leak_check() != 0) ::_exit(23);
-#endif
-  // Skip the destructors of statics: this process is a copy of the launcher, which they belong to.
-  ::_exit(0);
+  end_process();
 }
 
 void exit_rank_by_kill() { exit_rank_by_kill(verdict::RankOutcome{}); }

@@ -12,6 +12,7 @@
 #include "engine/core/error.hpp"
 #include "engine/core/resources.hpp"
 #include "engine/device/cuda/recording_calls.hpp"
+#include "engine/device/cuda/streams.hpp"
 #include "engine/device/order.hpp"
 #include "engine/device/stream.hpp"
 #include "engine/device/test_rank.hpp"
@@ -346,6 +347,25 @@ TEST(CudaEnd, GivesStreamsToTheNextRank) {
     synchronize_all();
   }
   EXPECT_EQ(cuda.count("create_stream"), 2);  // compute, copy_in
+  EXPECT_EQ(why_no_further_ranks(), "");
+}
+
+TEST(CudaEnd, TellsWhyAProcessRunsNoFurtherRanks) {
+  RecordingCalls cuda;
+  const StandIn stand_in(cuda);
+  EXPECT_EQ(why_no_further_ranks(), "");
+  EXPECT_EQ(cuda.count("use_device"), 0) << "CUDA starts in ranks only";
+  Event outlives;
+  {
+    const OneRank rank;
+    outlives = current_stream(gpu).record();
+    EXPECT_THAT(why_no_further_ranks(), HasSubstr("1 streams of ranks that have ended are in use"));
+  }
+  EXPECT_THAT(why_no_further_ranks(), HasSubstr("1 streams of ranks that have ended are in use"));
+  outlives = Event();
+  EXPECT_EQ(why_no_further_ranks(), "");
+  cuda.fail("free_bytes", 1);  // as after an illegal access by a kernel
+  EXPECT_THAT(why_no_further_ranks(), HasSubstr("free_bytes: refused"));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The memory of RecordingCalls: files in memory, which other processes can map.
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include <fcntl.h>
@@ -34,7 +35,11 @@ void* RecordingCalls::allocate(std::size_t bytes) {
   // A file, so that a handle works in another process.
   const int file = ::memfd_create("stand-in of device memory", MFD_CLOEXEC);
   std::byte* const memory = file >= 0 && ::ftruncate(file, static_cast<off_t>(bytes)) == 0 ? map(file, bytes) : nullptr;
-  if (memory == nullptr) throw ResourceError(str("allocate of ", bytes, " bytes: no memory"), "ask for less");
+  if (memory == nullptr) {
+    const int reason = errno;
+    if (file >= 0) ::close(file);
+    throw resource_error(str("allocate of ", bytes, " bytes"), reason);
+  }
   allocations_[memory] = {bytes, file, device_of_thread()};
   if (of_program_) protect({memory, bytes});
   return memory;
