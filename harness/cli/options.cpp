@@ -99,7 +99,9 @@ void add_execution(CLI::App& command, Choices& choices) {
   command.add_option("--sum-order", choices.sum_order, "who orders sums over ranks: fixed, or library (NCCL)")
       ->check(CLI::IsMember({"fixed", "library"}));
   command.add_option("--jobs", run.jobs, "cases at once (1.5 per core)")->check(CLI::Range(1, 256));
-  command.add_option("--deadline", run.collective_deadline, "seconds that a collective waits for its ranks (10)")
+  command
+      .add_option("--deadline", run.collective_deadline,
+                  "seconds that a collective waits for its ranks; the `deadline` of a scenario comes first (10)")
       ->check(seconds());
   command.add_flag("--no-order-check", choices.no_order_check, "do not check that accesses to memory are ordered");
   command.add_flag("--process-per-case", run.process_per_case,
