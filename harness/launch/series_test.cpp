@@ -57,7 +57,7 @@ RankOutcome perform(const std::string& request, int rank) {
   if (word == "hang" && is_last)
     for (;;) ::pause();
   if (word == "sleep") std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  if (word == "count") outcome.evidence.elements = num_worlds() * 1000 + num_open_files();
+  if (word == "count" && rank == 0) outcome.evidence.elements = num_worlds() * 1000 + num_open_files();
   if (word == "keep" && is_last) static_cast<void>(new std::vector<char>(std::size_t{300} << 20));
   if (word == "limit") {
     rlimit limit{};
