@@ -81,6 +81,8 @@ struct alignas(64) Slot {
   alignas(64) std::atomic<std::uint32_t> done_chunks;
   std::atomic<std::uint32_t> left;
   std::atomic<std::uint64_t> barrier_arrivals;  // of the barriers between the pieces of a staged collective
+  std::atomic<std::uint64_t> movers;            // a bit per member whose kernels may use the buffers of all
+  std::atomic<std::uint32_t> is_abandoned;      // a member has failed in it, and may free its buffers
   char nccl_id[128];                            // of the communicator that the members are about to open
   MemberEntry* entries() { return reinterpret_cast<MemberEntry*>(this + 1); }
 };

@@ -4,9 +4,14 @@
 #include <utility>
 #include <vector>
 
+#include <unistd.h>
+
+#include "engine/comm/messages.hpp"
 #include "engine/comm/mover.hpp"
+#include "engine/comm/protocol.hpp"
 #include "engine/comm/transport.hpp"
 #include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 #include "engine/device/cuda/calls.hpp"
 #include "engine/device/cuda/cuda_backend.hpp"
 
@@ -79,6 +84,49 @@ class DeviceBuffers {
 
 static_assert(device::cuda::max_ranks_per_gpu <= kernels::max_members);
 
+// While a member may use the buffers of all. If its collective fails, its rank may end and free its own buffers, so it
+// waits until no living peer uses them; a peer that has not begun then fails, too.
+class UseOfBuffers {
+ public:
+  explicit UseOfBuffers(const IssuedCollective& issued)
+      : issued_(issued), slot_(issued.slot()), mine_(std::uint64_t{1} << issued.me) {
+    slot_.movers.fetch_or(mine_);
+  }
+  ~UseOfBuffers() {
+    if (!is_over_) slot_.is_abandoned.store(1);
+    slot_.movers.fetch_and(~mine_);
+    if (!is_over_) wait_for_peers();
+  }
+  UseOfBuffers(const UseOfBuffers&) = delete;
+  UseOfBuffers& operator=(const UseOfBuffers&) = delete;
+
+  bool is_refused() const { return slot_.is_abandoned.load() != 0; }
+  void end() { is_over_ = true; }
+
+ private:
+  std::uint64_t dead() const {
+    std::uint64_t bits = 0;
+    for (int member = 0; member < issued_.group->size; ++member)
+      if (issued_.rank->world->rank(issued_.group->members()[member]).end.load() == RankEnd::died)
+        bits |= std::uint64_t{1} << member;
+    return bits;
+  }
+  // A kernel of a peer that hangs is not waited for longer than a rank waits for its own streams at its end.
+  void wait_for_peers() const {
+    constexpr std::int64_t longest_ns = 10'000'000'000;
+    const std::int64_t start = now_ns();
+    for (useconds_t pause = 20; (slot_.movers.load() & ~dead()) != 0 && now_ns() - start < longest_ns;
+         pause = std::min<useconds_t>(2 * pause, 1000))
+      ::usleep(pause);
+  }
+
+  const IssuedCollective& issued_;
+  Slot& slot_;
+  const std::uint64_t mine_;
+  bool is_over_ = false;
+};
+static_assert(kernels::max_members <= 64);
+
 // Each member moves its share of the elements, between two meetings:
 //   1. What its stream has enqueued so far has run, so its input is complete and its output unused.
 //   2. Its share is in the outputs of all.
@@ -94,15 +142,35 @@ class OneDevice : public Transport {
       throw UnsupportedError(str("a group of ", size, " ranks on one device"),
                              str("use at most ", int{kernels::max_members}, " ranks per device"));
     if (total == 0) return;
-    device::cuda::Calls& calls = device::cuda::calls();
-    calls.synchronize_stream(issued.execution.stream);
+    device::cuda::calls().synchronize_stream(issued.execution.stream);
     note_moving(issued);
+    UseOfBuffers use(issued);
+    try {
+      move_share(issued, use, total);
+    } catch (const CollectiveError&) {
+      throw;
+    } catch (const std::exception& error) {
+      // Before the peers see that the collective is abandoned.
+      issued.rank->plane->poison(*issued.group, text_of(error), Cause::own);
+      throw;
+    }
+    use.end();
+  }
+
+ private:
+  static void move_share(IssuedCollective& issued, const UseOfBuffers& use, std::int64_t total) {
+    const int size = issued.group->size;
     meet_members(issued, 0);
+    if (use.is_refused()) {
+      check_usable_still(issued, now_ns());
+      fail(issued, str(call_text(*issued.rank->world, issued.record()), ": a rank ended before the data moved"),
+           Cause::peer_ended);
+    }
     const std::int64_t share = (total + size - 1) / size;
     const std::int64_t begin = std::min(total, share * issued.me), end = std::min(total, begin + share);
     const DeviceBuffers buffers(issued);
     if (begin < end) Mover(issued.slot().entries(), size, buffers).run(begin, end);
-    calls.synchronize_stream(issued.execution.stream);
+    device::cuda::calls().synchronize_stream(issued.execution.stream);
     meet_members(issued, 1);
   }
 };

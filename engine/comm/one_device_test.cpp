@@ -2,8 +2,11 @@
 // (transport_conformance_test.cpp).
 #include "engine/comm/one_device.hpp"
 
+#include <atomic>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include "engine/comm/test_gpu.hpp"
 
@@ -68,6 +71,37 @@ TEST(OneDevice, LetsNoMemberWriteABufferThatAPeerStillReads) {
     for (const float value : values_of<float>(part)) require(value == 6.0f, "a wrong sum");
   });
   EXPECT_THAT(failures, Each(""));
+}
+
+// The collective fails while the kernel of rank 1 reads and writes the buffers of all.
+TEST(OneDevice, KeepsTheBuffersOfAFailedMemberUntilNoPeerUsesThem) {
+  struct Shared {
+    std::atomic<bool> moves, has_moved;
+  };
+  void* const memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  Shared& shared = *static_cast<Shared*>(memory);
+  const auto failures = run_on_gpu(3, Kind::processes, [&](int rank) {
+    if (rank == 1)
+      testing_gpu::before_reduction = [&] {
+        shared.moves = true;
+        usleep(300'000);
+        shared.has_moved = true;
+      };
+    const Tensor x = tensor_of(std::vector<float>(count, 1.0f), DType::float32, gpu);
+    all_reduce(world_group(), x, ReduceOp::sum);
+    while (!shared.moves) usleep(1000);
+    if (rank == 0) announce_abort(*static_cast<device::HostWorld*>(RankContext::current().shared()), "for a test");
+    try {
+      device::current_stream(gpu).synchronize();
+    } catch (const Error&) {
+      require(shared.has_moved, "the kernel of rank 1 was not waited for");
+      throw;
+    }
+  });
+  ::munmap(memory, sizeof(Shared));
+  EXPECT_THAT(failures[0], testing::HasSubstr("the case was aborted"));
+  EXPECT_THAT(failures[2], testing::HasSubstr("the case was aborted"));
 }
 
 TEST(OneDevice, FailsOnAllMembersWhenTheDeviceRefusesACall) {
