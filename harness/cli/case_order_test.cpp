@@ -6,21 +6,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "harness/cli/test_support.hpp"
+
 namespace lockstep::cli {
 namespace {
 
 using scenario::Case;
 using testing::ElementsAre;
 using testing::IsEmpty;
-
-Case of_scenario(const std::string& name, const std::string& id) {
-  auto written = std::make_shared<scenario::Scenario>();
-  written->name = name;
-  Case one;
-  one.scenario = written;
-  one.id = id;
-  return one;
-}
+using testing_support::of_scenario;
 
 std::vector<std::string> names(const std::vector<Case>& cases) {
   std::vector<std::string> list;

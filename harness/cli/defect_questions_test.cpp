@@ -6,22 +6,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "harness/cli/test_support.hpp"
+
 namespace lockstep::cli {
 namespace {
 
 using scenario::Case;
 using testing::ElementsAre;
+using testing_support::of_scenario;
 
 constexpr Defect armed = Defect::compare_always_equal, wanted = Defect::sum_leaves_out_rank;
-
-Case of_scenario(const std::string& name, const std::string& id) {
-  auto written = std::make_shared<scenario::Scenario>();
-  written->name = name;
-  Case one;
-  one.scenario = written;
-  one.id = id;
-  return one;
-}
 
 class Questions : public testing::Test {
  protected:

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,16 @@ inline constexpr const char* is_skipped =
 inline std::vector<scenario::Case> cases_of_text(scenario::Library& library, const std::string& text,
                                                  const std::string& name = "test") {
   return scenario::expand(library.load_text(str("scenario: ", name, "\nsummary: A test.\n", text), name + ".yaml"), {});
+}
+
+// A case without steps.
+inline scenario::Case of_scenario(const std::string& name, const std::string& id) {
+  auto written = std::make_shared<scenario::Scenario>();
+  written->name = name;
+  scenario::Case one;
+  one.scenario = written;
+  one.id = id;
+  return one;
 }
 
 struct Ended {
