@@ -79,7 +79,7 @@ void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std:
   how.hosts = options.hosts;
   how.schedule = schedule;
   const bool is_on_gpu = test_case.device == device::name_of(device::Kind::cuda);
-  // After a seeded defect, and what is done before the ranks, a process may hold anything.
+  // A seeded defect, or the function before the ranks, may change the state of the process.
   const bool can_share = how.launch == launch::Launch::thread && how.hosts == nullptr && schedule == nullptr &&
                          armed_defect() == Defect::none && !options.before_ranks;
   if (series && is_on_gpu && can_share)

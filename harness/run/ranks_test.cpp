@@ -249,6 +249,17 @@ TEST(Ranks, AreKilledAfterTheirLastStep) {
   EXPECT_EQ(ran.outcomes.at(1).status, verdict::RankStatus::killed);
 }
 
+TEST(Ranks, ThatAreKilledLaterWithoutAWordAreACrash) {
+  const Ran ran = run_steps(R"yaml(
+  - let: {x: ones(2)}
+  - expect_equal: [x, 1]
+  - exit: {how: kill, after_ms: 100, expected: false}
+    when: rank == 1
+)yaml",
+                            ranks(2, "process"));
+  EXPECT_EQ(ran.result.status, Status::CRASH) << all_failures(ran);
+}
+
 TEST(Ranks, ThatFailBeforeTheirKillReportTheirFailure) {
   const Ran ran = run_steps(R"yaml(
   - let: {x: ones(2)}
