@@ -75,7 +75,7 @@ endif()
 # These runs include the cases that must fail (negative/): expect_failure makes them XFAIL, and the exit code 0.
 lockstep_scenarios_test(cpu 1800 --device cpu)
 lockstep_scenarios_test(sim 2400 --device sim)
-# Under a schedule, memory that a collective writes is filled with NaN before, and `delay` takes no time.
+# Under a schedule, memory that a collective writes is filled with NaN before, and a `delay` below the deadline takes no time.
 lockstep_scenarios_test(schedule 600 collectives/* --schedule random:1)
 # The cuda device over its stand-in on the host. In a build with CUDA the device needs a GPU.
 if(NOT LOCKSTEP_CUDA)

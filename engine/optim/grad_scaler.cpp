@@ -68,7 +68,6 @@ std::vector<layout::MeshShape> meshes_of_parts(Optimizer& optimizer) {
 // Whether all gradients of all ranks are finite.
 bool all_finite(const std::vector<Tensor>& gradients, const std::vector<layout::MeshShape>& of_parts) {
   bool finite = locally_finite(gradients);
-  if (!gradients.empty() && local_tensor(gradients.front()).is_meta()) return true;
   std::vector<layout::MeshShape> meshes;
   for (const Tensor& gradient : gradients) {
     if (!gradient.is_sharded()) continue;
@@ -113,8 +112,10 @@ void GradScaler::unscale(Optimizer& optimizer) {
   const comm::PhaseScope phase(comm::Phase::optimizer);
   const NoGrad no_grad;
   std::vector<Tensor> gradients;
+  bool have_values = true;
   for (const Group& group : optimizer.groups())
     for (const ParameterRef& parameter : group.parameters) {
+      have_values = have_values && !local_tensor(parameter.get()).is_meta();
       const Tensor gradient = grad(parameter.get());
       if (!gradient.defined()) continue;
       if (gradient.dtype() == DType::float16)
@@ -126,7 +127,7 @@ void GradScaler::unscale(Optimizer& optimizer) {
   if (gradients.empty() && of_parts.empty())
     throw Error("GradScaler: No inf checks were recorded for this optimizer: none of its parameters has a gradient",
                 "call backward before");
-  state.found_inf = !all_finite(gradients, of_parts);
+  state.found_inf = have_values && !all_finite(gradients, of_parts);
   state.stage = Stage::unscaled;
   multiply(gradients, static_cast<float>(1.0 / scale_));
 }

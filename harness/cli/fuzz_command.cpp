@@ -69,6 +69,7 @@ class Fuzzer {
       : settings_(settings), library_(scenarios_folder()), start_(Clock::now()) {
     options_.jobs = settings.jobs > 0 ? settings.jobs : default_jobs();
     options_.order_check = settings.order_check;
+    options_.each_rank_plans = true;
     if (!settings.defect.empty()) options_.repro_suffix = " --defect " + settings.defect;
   }
 

@@ -23,6 +23,7 @@ struct RunCasesOptions {
   std::function<void(const scenario::Case&)> before_ranks{};  // called by each rank before its steps; may be empty
   bool order_check = true;
   bool process_per_case = false;  // otherwise a process runs several cases where that saves time (stage_launch.hpp)
+  bool each_rank_plans = false;   // otherwise a plan that a rank has made serves all ranks whose log it foretells
   double collective_deadline = 10.0;
   std::string repro_suffix{};      // appended to `repro` of each row: " --defect NAME"
   std::string trace_folder{};      // for the hashes of outputs and gradients of every case; empty: not kept

@@ -41,7 +41,7 @@ namespace {
 
 launch::RankFunction function_of(run::CaseSpec spec, std::size_t stage, const RunCasesOptions& options,
                                  run::PlanBoards& plans) {
-  spec.plans = plans.of(spec.test_case->scenario);
+  if (!options.each_rank_plans) spec.plans = plans.of(spec.test_case->scenario);
   return [spec = std::move(spec), stage, before = options.before_ranks](int rank) {
     if (before) before(*spec.test_case);
     return run::run_case(spec, rank, stage);

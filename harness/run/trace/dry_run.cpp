@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/core/rank_context.hpp"
+#include "engine/optim/grad_scaler.hpp"
 #include "harness/run/interpreter.hpp"
 #include "harness/run/step_blocks.hpp"
 #include "harness/scenario/evaluation.hpp"
@@ -31,7 +32,17 @@ DryRun::DryRun(std::vector<bool> scaled_steps)
                             return true;
                           }}),
       tensor_parallel_(planner_, model_, layouts_, watch_),
-      scaled_steps_(std::move(scaled_steps)) {}
+      scaled_steps_(std::move(scaled_steps)) {
+  // A rank that holds no element of a unit unscales beside those that do.
+  RankContext::current().service<optim::MeshesOfParts>().find = [this](optim::Optimizer& optimizer) {
+    std::vector<layout::MeshShape> meshes;
+    for (const optim::Group& group : optimizer.groups())
+      for (const optim::ParameterRef& parameter : group.parameters)
+        for (const plan::Planner::Gradient& part : shards_.gradients_of_part(parameter.get()))
+          meshes.push_back(part.layout.mesh);
+    return meshes;
+  };
+}
 
 // There is no `default`: a new verb does not compile until its treatment is stated here.
 DryRun::Treatment DryRun::treatment_of(Verb verb) {

@@ -265,6 +265,32 @@ TEST(FlatPlanRun, AllRanksPlanTheSameAfterAnEvaluation) {
   }
 }
 
+// Rank 3 holds no element of the flat parameter, and so no gradient.
+TEST(FlatPlanRun, ARankWithoutElementsUnscalesBesideTheOthers) {
+  const std::vector<PlanOutcome> plans = plans_of(R"yaml(
+  - model: "Linear(3, 2, bias=false)"
+    as: net
+  - flat_shard: net
+  - optimizer: {type: SGD, model: net, lr: 1e-2}
+    as: sgd
+  - grad_scaler: {init_scale: 2}
+    as: scaler
+  - forward: {loss: "sum(net(randn(2, 3))) * scaler.scale"}
+  - backward: loss
+  - unscale: {optimizer: sgd, scaler: scaler}
+  - step: {optimizer: sgd, scaler: scaler}
+  - update_scale: scaler
+)yaml",
+                                                  4);
+  for (const PlanOutcome& plan : plans) {
+    EXPECT_EQ(plan.unforeseen, "");
+    std::map<int, int> flags;  // per line
+    for (const plan::Collective& one : plan.planned)
+      if (one.family == "tensor_parallel") ++flags[one.line];
+    EXPECT_EQ(flags, (std::map<int, int>{{12, 1}}));
+  }
+}
+
 TEST(FlatPlanRun, DefectsOfTheEngineAreDifferences) {
   constexpr const char* steps = R"yaml(
   - seed: rank

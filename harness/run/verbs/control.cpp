@@ -2,6 +2,7 @@
 #include <chrono>
 #include <thread>
 
+#include "engine/comm/process_group.hpp"
 #include "engine/core/schedule.hpp"
 #include "harness/launch/launcher.hpp"
 #include "harness/run/live_run.hpp"
@@ -68,14 +69,26 @@ Value use(StepCall& call) {
   return Value();
 }
 
+namespace {
+
+// A delay below the deadline takes no time: the schedule decides how late the rank is. A longer one lasts, so that the
+// peers miss it: the rank runs again after its end, and not before the others can do nothing else.
+void delay_under_schedule(schedule::Actor& me, std::chrono::duration<double, std::milli> duration) {
+  if (duration < std::chrono::duration<double>(comm::deadline())) return me.poll();
+  const auto end = std::chrono::steady_clock::now() + duration;
+  while (std::chrono::steady_clock::now() < end) me.wait_or_stall("the end of a delay", [] { return false; });
+}
+
+}  // namespace
+
 Value delay(StepCall& call) {
-  const double milliseconds = call.number("ms");
-  if (schedule::Actor* me = schedule::self(); me != nullptr && call.text("where") == "host")
-    me->poll();  // the schedule decides how late the rank is
-  else if (call.text("where") == "host")
-    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
+  const std::chrono::duration<double, std::milli> duration(call.number("ms"));
+  if (call.text("where") != "host")
+    device::delay(device::current_stream(call.in.session().device), duration.count());
+  else if (schedule::Actor* me = schedule::self())
+    delay_under_schedule(*me, duration);
   else
-    device::delay(device::current_stream(call.in.session().device), milliseconds);
+    std::this_thread::sleep_for(duration);
   return Value();
 }
 
