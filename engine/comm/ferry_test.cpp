@@ -1,105 +1,22 @@
-// One ferry between a world of two ranks and a host that the test plays: it sends and receives the messages itself.
-#include "engine/comm/ferry.hpp"
-
+// The order of what a ferry does: poison, ends and transfers. ferry_messages_test.cpp looks at single messages.
 #include <atomic>
 #include <chrono>
-#include <deque>
-#include <set>
 #include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 
 #include "engine/comm/control_plane.hpp"
 #include "engine/comm/crossing_plan.hpp"
 #include "engine/comm/ferry_messages.hpp"
-#include "engine/comm/socket_link.hpp"
-#include "engine/comm/test_ranks.hpp"
+#include "engine/comm/test_ferry.hpp"
 
 namespace lockstep::comm {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
-
-// Passes everything on. While `holds`, no data that it receives counts as complete.
-class HoldingLink : public SocketLink {
- public:
-  using SocketLink::SocketLink;
-  Transfer receive(const Message& message, std::byte* to) override {
-    const Transfer transfer = SocketLink::receive(message, to);
-    received_.insert(transfer);
-    return transfer;
-  }
-  bool is_done(Transfer transfer) override {
-    if (holds && received_.contains(transfer)) return false;
-    return SocketLink::is_done(transfer);
-  }
-  bool holds = false;
-
- private:
-  std::set<Transfer> received_;
-};
-
-struct Sockets {
-  Sockets() { EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0); }
-  int ends[2];
-};
-
-class OneFerry : public ::testing::Test {
- protected:
-  struct Heard {
-    FerryKind kind;
-    std::string body;
-  };
-
-  // Moves both ends once, and keeps what the ferry has sent.
-  void turn() {
-    ferry_.progress();
-    theirs_.progress();
-    for (FerryPost::Received received; peer_.receive(received);) {
-      heard_.push_back({received.kind, std::string(received.body)});
-      peer_.drop(received.message);
-    }
-  }
-  template <class Holds>
-  bool soon(const Holds& holds) {
-    for (const auto end = Clock::now() + std::chrono::seconds(30); !holds(); turn())
-      if (Clock::now() > end) return false;
-    return true;
-  }
-  void turn_for(milliseconds time) {
-    for (const auto end = Clock::now() + time; Clock::now() < end;) turn();
-  }
-  // The next message of this kind; earlier ones are dropped.
-  std::string next(FerryKind kind) {
-    std::string body;
-    EXPECT_TRUE(soon([&] {
-      while (!heard_.empty()) {
-        const Heard heard = std::move(heard_.front());
-        heard_.pop_front();
-        if (heard.kind != kind) continue;
-        body = heard.body;
-        return true;
-      }
-      return false;
-    }));
-    return body;
-  }
-  GroupControl& group(const std::vector<int>& members, std::uint64_t channel = 0) {
-    return find_or_insert_group(control_, members, channel);
-  }
-
-  Sockets sockets_;
-  HoldingLink mine_{0, {-1, sockets_.ends[0]}};
-  SocketLink theirs_{1, {sockets_.ends[1], -1}};
-  testing_ranks::World world_{2, testing_ranks::Kind::threads};
-  WorldControl& control_ = control_of(*world_.host);
-  Ferry ferry_{mine_, *world_.host, {0, 2, {0, 1}}, 1};
-  FerryPost peer_{theirs_, 1};
-  std::deque<Heard> heard_;
-};
+using testing_ferry::Clock;
+using testing_ferry::OneFerry;
 
 TEST_F(OneFerry, PoisonsAGroupWhosePieceNeverComesAfterAWhile) {
   GroupControl& all = group({0, 1});
@@ -224,6 +141,7 @@ TEST_F(OneFerry, LosesAHostThatBreaksThePromisesOfTheLink) {
   ASSERT_EQ(ferry_.lost().size(), 1U);
   EXPECT_EQ(ferry_.lost()[0].host, 1);
   EXPECT_THAT(ferry_.lost()[0].why, ::testing::HasSubstr("does not keep its promises: a message has only 7 bytes"));
+  EXPECT_THAT(ferry_.awaited(), ::testing::IsEmpty());
   ferry_.end();
   EXPECT_TRUE(soon([&] { return ferry_.finished(); })) << "it waits for the end of a host that it has lost";
 }
@@ -264,6 +182,7 @@ TEST_F(OneFerry, EndsAfterTheLastTransferIntoItsMemory) {
   peer_.send_bytes(0, FerryKind::end, "");
   turn_for(milliseconds(100));
   EXPECT_FALSE(ferry_.finished()) << "data still comes into its memory";
+  EXPECT_THAT(ferry_.awaited(), ::testing::ElementsAre(1));
   mine_.holds = false;
   EXPECT_TRUE(soon([&] { return ferry_.finished(); }));
 }

@@ -72,7 +72,7 @@ TEST(SocketLinkFrames, TakesMessagesWholeWhereverTheStreamIsCut) {
     }
     Message none;
     EXPECT_FALSE(link.poll(Channel::launcher, none));
-    }
+  }
 }
 
 // As SocketLink writes the head of a frame on this machine.
@@ -84,8 +84,8 @@ struct RawHead {
   std::uint64_t bytes = 0, data_bytes = 0, number = 0;
 };
 
-// Whether the connection stands after these bytes. By then host 1 has announced 100 kB under number 1, which the link has asked
-// for, and others under number 2, and the link has announced 100 kB of its own.
+// Whether the connection stands after these bytes. By then host 1 has announced 100 kB under number 1, which the link
+// has asked for, and others under number 2, and the link has announced 100 kB of its own.
 bool stands_after(const RawHead& head, std::size_t num_behind = 0) {
   const Pair pair;
   SocketLink link(0, {-1, pair.link});

@@ -162,10 +162,9 @@ bool has_all_parts(RunningCase& test_case) {
 }
 
 bool went_well(const RunningCase& test_case) {
-  return std::all_of(
-      test_case.outcomes.begin(), test_case.outcomes.end(), [](const verdict::RankOutcome& outcome) {
-        return outcome.status == verdict::RankStatus::finished && outcome.failures.empty();
-      });
+  return std::all_of(test_case.outcomes.begin(), test_case.outcomes.end(), [](const verdict::RankOutcome& outcome) {
+    return outcome.status == verdict::RankStatus::finished && outcome.failures.empty();
+  });
 }
 
 void send_result(RunningCase& test_case) {
