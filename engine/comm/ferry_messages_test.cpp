@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include "engine/comm/control_plane.hpp"
-#include "engine/comm/crossing_plan.hpp"
 #include "engine/comm/test_ferry.hpp"
 
 namespace lockstep::comm {
@@ -25,29 +24,7 @@ RecordBytes record_of_call(std::uint64_t sequence) {
   return bytes;
 }
 
-class FerryMessages : public OneFerry {
- protected:
-  // The next message of this kind as a body, and what follows it.
-  template <class Body>
-  std::pair<Body, std::string> next_body(FerryKind kind) {
-    const std::string bytes = next(kind);
-    std::string_view rest = bytes;
-    Body body{};
-    EXPECT_TRUE(take_body(rest, body));
-    return {body, std::string(rest)};
-  }
-  // The messages of this kind that were heard and not taken.
-  template <class Body>
-  std::vector<Body> heard(FerryKind kind) {
-    std::vector<Body> found;
-    for (const Heard& each : heard_) {
-      std::string_view rest = each.body;
-      Body body{};
-      if (each.kind == kind && take_body(rest, body)) found.push_back(body);
-    }
-    return found;
-  }
-};
+using FerryMessages = OneFerry;
 
 TEST_F(FerryMessages, TellTheWaitsOfARankOnceTheyHaveLasted) {
   GroupControl& all = group({0, 1});
@@ -269,52 +246,6 @@ TEST_F(FerryMessages, HeartbeatsComeAtIntervals) {
   EXPECT_GE(beats.size(), 2U);
   EXPECT_LE(beats.size(), most);
   for (std::size_t i = 0; i < beats.size(); ++i) EXPECT_EQ(beats[i].number, i + 1);
-}
-
-// Six summands of an all-reduce, of which four may be in memory at once. The case ends while these are on their way.
-TEST_F(FerryMessages, DataThatWaitsForMemoryIsRefusedAtTheEnd) {
-  const std::int64_t elements = std::int64_t{12} << 17;  // 12 pieces of 512 KiB, and half of them are added here
-  std::thread rank([&] {
-    const testing_ranks::Body body = [&](int) {
-      all_reduce(world_group(),
-                 testing_ranks::tensor_of(std::vector<float>(static_cast<std::size_t>(elements), 1.0F), DType::float32),
-                 ReduceOp::sum);
-    };
-    testing_ranks::run_rank(world_, 0, body, 60.0);
-  });
-  auto [arrival, nothing] = next_body<ArrivalBody>(FerryKind::arrival);
-  arrival.member = 1;
-  peer_.send(0, FerryKind::arrival, arrival);
-  mine_.holds = true;
-  const CrossingShape shape(arrival.fingerprint, {0, 1});
-  const std::vector<std::byte> summand(std::size_t{512} << 10);
-  std::vector<Transfer> sent;
-  for (const Piece& piece : pieces_owned(shape, 0)) {
-    DataBody body{};
-    body.group = arrival.group;
-    body.sequence = arrival.sequence;
-    body.begin = piece.begin;
-    body.n = piece.n;
-    body.member = 1;
-    sent.push_back(peer_.send_data(0, body, summand.data(), static_cast<std::size_t>(piece.n) * sizeof(float)));
-  }
-  ASSERT_EQ(sent.size(), 6U);
-  std::size_t num_taken = 0;
-  const auto take = [&] { num_taken += std::erase_if(sent, [&](Transfer each) { return theirs_.is_done(each); }); };
-  EXPECT_TRUE(soon([&] { return take(), num_taken == 4; }));
-  turn_for(milliseconds(20));
-  take();
-  EXPECT_EQ(num_taken, 4U) << "more summands are in memory than may be";
-  announce_abort(*world_.host, "the test is over");
-  rank.join();
-  ferry_.end();
-  peer_.send_bytes(0, FerryKind::end, "");
-  EXPECT_TRUE(soon([&] { return take(), num_taken == 6; })) << "nobody tells the sender that its data is not wanted";
-  turn_for(milliseconds(5));
-  EXPECT_FALSE(ferry_.finished());
-  mine_.holds = false;
-  EXPECT_TRUE(soon([&] { return ferry_.finished(); }));
-  EXPECT_THAT(ferry_.lost(), ::testing::IsEmpty());
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The order of what a ferry does: poison, ends and transfers. ferry_messages_test.cpp looks at single messages.
+// The order of what a ferry does: poison and waits. ferry_messages_test.cpp looks at single messages,
+// ferry_data_test.cpp at transfers.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -7,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include "engine/comm/control_plane.hpp"
-#include "engine/comm/crossing_plan.hpp"
 #include "engine/comm/ferry_messages.hpp"
 #include "engine/comm/test_ferry.hpp"
 
@@ -144,47 +144,6 @@ TEST_F(OneFerry, LosesAHostThatBreaksThePromisesOfTheLink) {
   EXPECT_THAT(ferry_.awaited(), ::testing::IsEmpty());
   ferry_.end();
   EXPECT_TRUE(soon([&] { return ferry_.finished(); })) << "it waits for the end of a host that it has lost";
-}
-
-TEST_F(OneFerry, EndsAfterTheLastTransferIntoItsMemory) {
-  std::string failure;
-  std::thread rank([&] {
-    const testing_ranks::Body body = [](int) {
-      all_reduce(world_group(), testing_ranks::tensor_of(std::vector<float>(20000, 1.0F), DType::float32),
-                 ReduceOp::sum);
-    };
-    failure = testing_ranks::run_rank(world_, 0, body, 60.0);
-  });
-  const std::string arrived = next(FerryKind::arrival);
-  std::string_view rest = arrived;
-  ArrivalBody arrival;
-  ASSERT_TRUE(take_body(rest, arrival));
-  arrival.member = 1;
-  peer_.send(0, FerryKind::arrival, arrival);
-  // The summand of the other rank, which arrives but is held.
-  mine_.holds = true;
-  const CrossingShape shape(arrival.fingerprint, {0, 1});
-  const std::vector<std::byte> summand(sizeof(float) * 20000);
-  for (const Piece& piece : pieces_owned(shape, 0)) {
-    DataBody body{};
-    body.group = arrival.group;
-    body.sequence = arrival.sequence;
-    body.begin = piece.begin;
-    body.n = piece.n;
-    body.member = 1;
-    peer_.send_data(0, body, summand.data(), static_cast<std::size_t>(piece.n) * sizeof(float));
-  }
-  next(FerryKind::data);
-  announce_abort(*world_.host, "the test is over");
-  rank.join();
-  EXPECT_THAT(failure, ::testing::HasSubstr("the test is over"));
-  ferry_.end();
-  peer_.send_bytes(0, FerryKind::end, "");
-  turn_for(milliseconds(100));
-  EXPECT_FALSE(ferry_.finished()) << "data still comes into its memory";
-  EXPECT_THAT(ferry_.awaited(), ::testing::ElementsAre(1));
-  mine_.holds = false;
-  EXPECT_TRUE(soon([&] { return ferry_.finished(); }));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <deque>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -86,6 +87,26 @@ class OneFerry : public ::testing::Test {
       return false;
     }));
     return body;
+  }
+  // The next message of this kind as a body, and what follows it.
+  template <class Body>
+  std::pair<Body, std::string> next_body(FerryKind kind) {
+    const std::string bytes = next(kind);
+    std::string_view rest = bytes;
+    Body body{};
+    EXPECT_TRUE(take_body(rest, body));
+    return {body, std::string(rest)};
+  }
+  // The messages of this kind that were heard and not taken.
+  template <class Body>
+  std::vector<Body> heard(FerryKind kind) {
+    std::vector<Body> found;
+    for (const Heard& each : heard_) {
+      std::string_view rest = each.body;
+      Body body{};
+      if (each.kind == kind && take_body(rest, body)) found.push_back(body);
+    }
+    return found;
   }
   GroupControl& group(const std::vector<int>& members, std::uint64_t channel = 0) {
     return find_or_insert_group(control_, members, channel);
