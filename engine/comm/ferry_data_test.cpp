@@ -57,6 +57,57 @@ TEST_F(FerryData, ACollectiveIsDoneInTheRecorderOfEveryMember) {
   EXPECT_THAT(sum, ::testing::ElementsAre(10, 20, 30));
 }
 
+struct Unfit {
+  const char* name;
+  DataBody data;
+  std::size_t bytes;
+  const char* text;
+};
+void PrintTo(const Unfit& unfit, std::ostream* out) { *out << unfit.name; }
+
+// Data of an all-reduce of 3 float32, which the other host adds.
+class DataThatDoesNotFit : public testing_ferry::OneFerry, public ::testing::WithParamInterface<Unfit> {};
+
+TEST_P(DataThatDoesNotFit, EndsTheCaseWithTheReason) {
+  std::string failure;
+  std::thread rank([&] {
+    const testing_ranks::Body body = [&](int) {
+      all_reduce(world_group(), testing_ranks::tensor_of(std::vector<float>{1, 2, 3}, DType::float32), ReduceOp::sum);
+    };
+    failure = testing_ranks::run_rank(world_, 0, body, 60.0);
+  });
+  auto [arrival, nothing] = next_body<ArrivalBody>(FerryKind::arrival);
+  arrival.member = 1;
+  peer_.send(0, FerryKind::arrival, arrival);
+  DataBody body = GetParam().data;
+  body.group = arrival.group;
+  body.sequence = arrival.sequence;
+  peer_.send(0, FerryKind::data, body, std::string(GetParam().bytes, '\0'));
+  EXPECT_TRUE(soon([&] { return control_.abort.is_set(); }));
+  rank.join();
+  EXPECT_THAT(failure, ::testing::HasSubstr("data from host 1 for all_reduce #0 does not fit: "));
+  EXPECT_THAT(failure, ::testing::HasSubstr(GetParam().text));
+  EXPECT_EQ(ferry_.lost().size(), 1U) << "a host that cannot be trusted";
+}
+
+DataBody data_of(std::int64_t begin, std::int64_t n, std::int32_t member) {
+  DataBody body{};
+  body.begin = begin;
+  body.n = n;
+  body.member = member;
+  return body;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , DataThatDoesNotFit,
+    ::testing::Values(Unfit{"BeforeTheRange", data_of(-1, 3, -1), 12, "12 bytes for elements -1 to 2 of 3"},
+                      Unfit{"Empty", data_of(0, 0, -1), 0, "0 bytes for elements 0 to 0 of 3"},
+                      Unfit{"BeyondTheRange", data_of(1, 3, -1), 12, "12 bytes for elements 1 to 4 of 3"},
+                      Unfit{"OneByteLess", data_of(0, 3, -1), 11, "11 bytes for elements 0 to 3 of 3"},
+                      Unfit{"OneByteMore", data_of(0, 3, -1), 13, "13 bytes for elements 0 to 3 of 3"},
+                      Unfit{"ASummand", data_of(0, 3, 1), 12, "this host does not sum these elements of member 1"}),
+    [](const auto& of) { return std::string(of.param.name); });
+
 // Six summands of an all-reduce, of which four may be in memory at once. The case ends while these are on their way.
 TEST_F(FerryData, DataThatWaitsForMemoryIsRefusedAtTheEnd) {
   const std::int64_t elements = std::int64_t{12} << 17;  // 12 pieces of 512 KiB, and half of them are added here

@@ -149,6 +149,7 @@ TEST_F(FerryMessages, WriteTheStateOfARankElsewhere) {
   EXPECT_EQ(entry.me.load(), 1U);
   EXPECT_EQ(entry.member.load(), 0);
   const std::uint64_t record = entry.record.load();
+  EXPECT_EQ(rank.records[record].group, control_.offset_of(&all));
   EXPECT_EQ(rank.records[record].sequence, 8U) << "the call is recorded here, because it has not arrived";
   EXPECT_EQ(rank.wait_entries[1].sequence.load(), 9U);
   EXPECT_EQ(rank.wait_entries[1].group.load(), control_.offset_of(&all));
@@ -221,6 +222,56 @@ TEST_F(FerryMessages, TellAndWriteTheTextsOfCalls) {
   ASSERT_TRUE(soon([&] { return rank.content_text_of.load() == 8; }));
   EXPECT_EQ(rank.content_text_group, control_.offset_of(&all));
   EXPECT_EQ(std::string(rank.content_text), std::string(sizeof rank.content_text - 1, 'x')) << "cut to its room";
+}
+
+// The host of the group's first member decides, which is the other one here.
+TEST_F(FerryMessages, AskTheHostOfTheFirstMemberToPoisonAGroup) {
+  GroupControl &first = group({1, 0}), &second = group({1, 0}, 7);
+  const auto plane = open_control_plane(control_, 0);
+  plane->propose_poison(first, "a cycle", Cause::own, true);
+  plane->propose_poison(second, "a dead rank", Cause::peer_ended, false);
+  const auto [body, text] = next_body<PoisonBody>(FerryKind::propose);
+  EXPECT_EQ(body.group, first.id);
+  EXPECT_EQ(body.by_end, 0U);
+  EXPECT_EQ(body.more_follow, 1U);
+  EXPECT_EQ(text, "a cycle");
+  const auto [last, last_text] = next_body<PoisonBody>(FerryKind::propose);
+  EXPECT_EQ(last.group, second.id);
+  EXPECT_EQ(last.by_end, 1U);
+  EXPECT_EQ(last.more_follow, 0U);
+  EXPECT_EQ(last_text, "a dead rank");
+  EXPECT_FALSE(first.poison.is_set());
+
+  PoisonBody decision{};
+  decision.group = first.id;
+  decision.by_end = 1;
+  peer_.send(0, FerryKind::poison, decision, "the decision");
+  ASSERT_TRUE(soon([&] { return first.poison.is_set(); }));
+  EXPECT_EQ(first.poison.read(), "the decision");
+  EXPECT_EQ(first.poisoned_by_end.load(), 1U);
+  EXPECT_FALSE(second.poison.is_set());
+}
+
+TEST_F(FerryMessages, DescribeAGroupBeforeItIsNamed) {
+  open_control_plane(control_, 0)->ended_round(group({1, 0}, 7), 1, 1);
+  open_control_plane(control_, 0)->ended_round(group({1, 0}, 7), 1, 2);
+  const auto [body, members] = next_body<GroupBody>(FerryKind::group);
+  EXPECT_EQ(body.channel, 7U);
+  EXPECT_EQ(body.id, group({1, 0}, 7).id);
+  ASSERT_EQ(body.size, 2);
+  ASSERT_EQ(members.size(), 2 * sizeof(std::int32_t));
+  std::int32_t numbers[2];
+  std::memcpy(numbers, members.data(), members.size());
+  EXPECT_THAT(numbers, ::testing::ElementsAre(1, 0));
+  turn_for(milliseconds(5));
+  EXPECT_THAT(heard<GroupBody>(FerryKind::group), ::testing::IsEmpty()) << "once";
+
+  const std::uint64_t id = group({0, 1}, 9).id;
+  PoisonBody of_unknown{};
+  of_unknown.group = id + 1;
+  peer_.send(0, FerryKind::poison, of_unknown, "");
+  ASSERT_TRUE(soon([&] { return control_.abort.is_set(); }));
+  EXPECT_EQ(control_.abort.read(), "host 1 names a process group that it has not described");
 }
 
 TEST_F(FerryMessages, AnAbortGoesToTheOtherHostsOnce) {

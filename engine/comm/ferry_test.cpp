@@ -6,6 +6,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include "engine/comm/control_plane.hpp"
 #include "engine/comm/ferry_messages.hpp"
@@ -148,6 +149,28 @@ TEST_F(OneFerry, LosesAHostThatBreaksThePromisesOfTheLink) {
   EXPECT_THAT(heard<HeartbeatBody>(FerryKind::heartbeat), ::testing::IsEmpty()) << "a lost host needs no heartbeat";
   ferry_.end();
   EXPECT_TRUE(soon([&] { return ferry_.finished(); })) << "it waits for the end of a host that it has lost";
+}
+
+TEST_F(OneFerry, LosesAHostWhoseConnectionHasEnded) {
+  turn_for(milliseconds(5));
+  EXPECT_THAT(ferry_.lost(), ::testing::IsEmpty());
+  EXPECT_THAT(ferry_.awaited(), ::testing::ElementsAre(1));
+  EXPECT_EQ(control_.rank(1).end.load(), RankEnd::none);
+  ::shutdown(sockets_.ends[1], SHUT_RDWR);
+  ASSERT_TRUE(soon([&] { return !ferry_.lost().empty(); }));
+  ASSERT_EQ(ferry_.lost().size(), 1U);
+  EXPECT_EQ(ferry_.lost()[0].host, 1);
+  EXPECT_EQ(ferry_.lost()[0].why, "its launcher has ended or the connection is broken");
+  // Its ranks have died. The others go on.
+  EXPECT_EQ(control_.rank(1).end.load(), RankEnd::died);
+  EXPECT_EQ(control_.rank(1).end_reason.read(),
+            "its host (number 1) is lost: its launcher has ended or the connection is broken");
+  EXPECT_EQ(control_.rank(0).end.load(), RankEnd::none);
+  EXPECT_FALSE(control_.abort.is_set());
+  EXPECT_FALSE(ferry_.finished()) << "its own ranks run";
+  ferry_.end();
+  EXPECT_TRUE(soon([&] { return ferry_.finished(); }));
+  EXPECT_EQ(ferry_.lost().size(), 1U);
 }
 
 }  // namespace
