@@ -154,6 +154,19 @@ TEST(PeerMappings, MapsTheBuffersOfTheOperation) {
     check("reduce_scatter", 2 * (3 + 1),
           [&] { reduce_scatter(world, scattered.second, scattered.first, ReduceOp::sum); });
     check("all_to_all", 2 * (3 + 3), [&] { all_to_all(world, turned.second, turned.first); });
+    const Tensor one = keep(small()), all = keep(large());
+    const int rank = world.rank();
+    const Tensor none;
+    // The root maps the inputs of the others. They map its output, and the inputs of both peers.
+    check("gather", rank == 0 ? 2 : 2 + 3, [&] { gather(world, rank == 0 ? all : none, one, 0); });
+    const Tensor part = keep(small()), parts = keep(large());
+    check("scatter", rank == 0 ? 2 : 2 + 3, [&] { scatter(world, part, rank == 0 ? parts : none, 0); });
+    const Tensor spread = keep(small());
+    check("broadcast", 2, [&] { broadcast(world, spread, 0); });
+    const Tensor little = keep(full({2 * block / 3 - 1}, 1.0, DType::float32, {}));
+    const std::int64_t before = Communicator::current().state()->peer_mappings->num_mapped_blocks();
+    for (int time = 0; time < 2; ++time) all_reduce(world, little, ReduceOp::sum);
+    require(Communicator::current().state()->peer_mappings->num_mapped_blocks() == before, "it maps a small buffer");
     check("all_reduce", 2, [&] { all_reduce(world, summed, ReduceOp::sum); });
   });
   for (const std::string& failure : failures) EXPECT_EQ(failure, "");
