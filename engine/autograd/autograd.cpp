@@ -81,6 +81,7 @@ Tensor grad(const Tensor& tensor) {
 }
 
 void set_grad(const Tensor& tensor, const Tensor& value, GradientType type) {
+  if (GradState* state = grad_state(tensor)) state->has_grad_of_peers = false;
   if (!value.defined()) {
     if (GradState* state = grad_state(tensor)) state->grad = Tensor();
     return;

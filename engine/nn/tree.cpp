@@ -209,11 +209,9 @@ void redraw(const ModulePtr& module) {
 
 void zero_grad(const ModulePtr& root, bool set_to_none) {
   for (const NamedParameter& parameter : named_parameters(root)) {
-    const Tensor gradient = grad(parameter.trained());
-    if (!gradient.defined()) continue;
     if (set_to_none)
       set_grad(parameter.trained(), Tensor());
-    else
+    else if (const Tensor gradient = grad(parameter.trained()); gradient.defined())
       raw::zero_(gradient);
   }
 }

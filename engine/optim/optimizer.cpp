@@ -75,11 +75,9 @@ void Optimizer::zero_grad(bool set_to_none) {
   for (const Group& group : groups_)
     for (const ParameterRef& parameter : group.parameters) {
       const Tensor tensor = parameter.get();
-      const Tensor gradient = grad(tensor);
-      if (!gradient.defined()) continue;
       if (set_to_none)
         set_grad(tensor, Tensor());
-      else
+      else if (const Tensor gradient = grad(tensor); gradient.defined())
         raw::zero_(gradient);
     }
 }

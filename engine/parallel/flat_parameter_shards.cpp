@@ -207,9 +207,7 @@ void FlatParameterShards::write_back(const std::vector<std::size_t>& changed) {
   put_views();
 }
 
-void FlatParameterShards::note_step_elsewhere() {
-  if (has_reduced_) detach(shard_).bump_version();
-}
+void FlatParameterShards::note_step_elsewhere() { detach(shard_).bump_version(); }
 
 bool FlatParameterShards::shards_changed() const { return gathered_ != version_of(shard_); }
 
