@@ -24,7 +24,7 @@ void require_leaf(const Tensor& tensor, const char* operation) {
 
 // An uninitialized gradient. Its dims have the stride order of the leaf, without gaps or overlaps.
 Tensor empty_grad(const Tensor& leaf, const Tensor& grad) {
-  device::PurposeScope purpose(device::Purpose::gradient);
+  device::PurposeScope purpose(device::Purpose::gradient, &leaf.name());
   Tensor made = empty(grad.sizes(), grad.dtype(), grad.device());
   if (!leaf.is_contiguous() && leaf.sizes() == grad.sizes()) {
     Dims order;  // dims from the largest stride to the smallest

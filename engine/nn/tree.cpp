@@ -71,7 +71,9 @@ void settle(const ModulePtr& root) {
 void name_parameters(const ModulePtr& root) {
   for (const NamedParameter& parameter : named_parameters(root)) {
     parameter.tensor().set_name(parameter.path);
-    parameter.tensor().storage()->owner = parameter.path;
+    Storage& storage = *parameter.tensor().storage();
+    storage.owner = parameter.path;
+    if (storage.has_memory() && storage.bytes() > 0) storage.memory().label = parameter.path;
   }
 }
 

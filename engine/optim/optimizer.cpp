@@ -39,7 +39,7 @@ Optimizer::ParameterState& Optimizer::state_of(const ParameterRef& parameter, co
 }
 
 void Optimizer::add_state(const Tensor& parameter, ParameterState& state, const Options& options) const {
-  const device::PurposeScope purpose(device::Purpose::optimizer);
+  const device::PurposeScope purpose(device::Purpose::optimizer, &parameter.name());
   for (const auto& [key, is_needed] : state_keys(options))
     if (is_needed && !state.tensors.contains(key)) state.tensors[key] = zeros_like(parameter);
 }
