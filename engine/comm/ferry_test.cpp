@@ -75,6 +75,22 @@ TEST_F(OneFerry, PoisonsAGroupWithTheTextThatARankProposedFirst) {
   EXPECT_EQ(all.poisoned_by_end.load(), 1U);
 }
 
+TEST_F(OneFerry, NoticesOfTwoThreadsWaitForRoomInTurn) {
+  GroupControl& all = group({0, 1});
+  const auto plane = open_control_plane(control_, 0);
+  for (std::uint64_t round = 0; round < Outbox::capacity; ++round) plane->ended_round(all, 0, round);
+  std::thread one([&] { plane->ended_round(all, 0, 1001); }), other([&] { plane->ended_round(all, 0, 1002); });
+  std::this_thread::sleep_for(milliseconds(50));  // both wait
+  Outbox& outbox = control_.rank(0).outbox;
+  EXPECT_EQ(outbox.written.load(), Outbox::capacity);
+  outbox.taken.store(2);
+  one.join();
+  other.join();
+  EXPECT_EQ(outbox.written.load(), Outbox::capacity + 2);
+  const std::set<std::uint64_t> last = {outbox.notices[0].sequence, outbox.notices[1].sequence};
+  EXPECT_EQ(last, (std::set<std::uint64_t>{1001, 1002}));
+}
+
 // As a search for a deadlock reads them.
 TEST_F(OneFerry, WaitsOfAPeerAreNeverReadHalfWritten) {
   GroupControl& all = group({0, 1});
