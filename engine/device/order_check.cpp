@@ -47,7 +47,6 @@ void OrderCheck::add_stream(StreamClock& clock, std::string name) {
   }
   clock.id = static_cast<int>(names_.size());
   names_.push_back(std::move(name));
-  streams_.push_back(&clock);
 }
 
 void OrderCheck::learn_from_host(StreamClock& clock) {
@@ -183,12 +182,8 @@ void OrderCheck::access(StreamClock& clock, const char* name, OrderShadow& shado
 }
 
 void OrderCheck::prune(OrderShadow& shadow) const {
-  // Accesses that every stream and the host are ordered after cannot conflict with later accesses.
-  Clocks common = host_;
-  for (const StreamClock* stream : streams_) {
-    for (std::size_t i = 0; i < common.size(); ++i) common[i] = std::min(common[i], stream->known[i]);
-  }
-  std::erase_if(shadow.subranges, [&](const AccessRecord& record) { return record.count <= common[record.stream]; });
+  // Every later access joins the host's clock first, so it comes after all that the host has waited for.
+  std::erase_if(shadow.subranges, [&](const AccessRecord& record) { return record.count <= host_[record.stream]; });
 }
 
 std::string OrderCheck::describe(const AccessRecord& record, bool freeing) const {
@@ -202,9 +197,9 @@ std::string OrderCheck::describe(const AccessRecord& record, bool freeing) const
 }
 
 void OrderCheck::report(const AccessRecord& earlier, const AccessRecord& later, bool freeing, const Memory& memory) {
-  const std::string block = memory.label.empty() ? str("a block of ", memory.bytes(), " bytes (",
-                                                       name_of(memory.purpose()), ") on ", to_text(memory.device()))
-                                                 : str(memory.label, " on ", to_text(memory.device()));
+  const std::string block =
+      str(memory.label.empty() ? "a block" : "memory of " + memory.label, " (", name_of(memory.purpose()), ", ",
+          memory.bytes(), " bytes) on ", to_text(memory.device()));
   // The same two launches on the same block are reported once.
   const std::string key = str(block, "|", static_cast<const char*>(earlier.name), "|", static_cast<int>(earlier.stream),
                               "|", earlier.writes, earlier.is_allocation, "|", static_cast<const char*>(later.name),

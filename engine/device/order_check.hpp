@@ -99,7 +99,6 @@ class OrderCheck {
   std::uint64_t generation_ = 1;  // shadows of an earlier generation are discarded
   Clocks host_{};
   std::uint64_t host_version_ = 0;
-  std::vector<StreamClock*> streams_;
   std::vector<std::string> names_;
   std::vector<OrderViolation> violations_;
   std::vector<std::string> seen_;  // keys of the reported pairs

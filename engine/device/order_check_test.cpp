@@ -126,6 +126,19 @@ TEST_P(OrderCheck, RemembersAWriteBehindASubrangeWrite) {
   EXPECT_THAT(order_violations(), SizeIs(2));  // with `part` and with `linear`
 }
 
+TEST_P(OrderCheck, ForgetsPartsThatTheHostHasWaitedFor) {
+  const MemoryPtr weight = block(256);
+  touch(gather(), "kept", weight, Mode::write, 200, 1);
+  for (std::size_t i = 0; i < 126; ++i) touch(compute(), "part", weight, Mode::write, i, 1);
+  compute().synchronize();
+  touch(compute(), "part 128", weight, Mode::write, 199, 1);  // every 128 parts those without a use are forgotten
+  const std::int64_t before = num_order_checks();
+  touch(compute(), "all", weight, Mode::write, 0, 256);
+  EXPECT_EQ(num_order_checks() - before, 3);  // with the allocation, `kept` and `part 128`
+  ASSERT_THAT(order_violations(), SizeIs(1));
+  EXPECT_THAT(order_violations()[0].message, AllOf(HasSubstr("`kept`"), HasSubstr("`all`")));
+}
+
 TEST_P(OrderCheck, DoesNotOrderByIssuingOrPolling) {
   const MemoryPtr weight = block();
   touch(compute(), "linear", weight, Mode::write);

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "engine/core/error.hpp"
 #include "engine/core/text.hpp"
 #include "engine/device/fault.hpp"
 #include "engine/device/pool.hpp"
@@ -29,10 +30,25 @@ std::byte* address_in_launch(const MemoryPtr& memory) {
   return address;
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool has_sanitizer = true;  // reads all memory, so nothing is closed
+#else
+constexpr bool has_sanitizer = false;
+#endif
+
+// The value of LOCKSTEP_PROTECT_SIM.
+std::string wanted() {
+  const char* const text = std::getenv("LOCKSTEP_PROTECT_SIM");
+  return text == nullptr ? "" : text;
+}
+
 class ProtectionDeathTest : public testing::Test {
  protected:
   void SetUp() override {
     GTEST_FLAG_SET(death_test_style, "threadsafe");
+    if (wanted() == "pages" && !has_sanitizer) {
+      ASSERT_EQ(protection(), Protection::pages);
+    }
     if (protection() == Protection::off) GTEST_SKIP() << "this processor has no protection keys";
   }
 };
@@ -151,12 +167,34 @@ TEST_F(ProtectionDeathTest, ARegionThatIsForgottenIsNoLongerReported) {
   EXPECT_EQ(protected_region_with(base).base, nullptr);
 }
 
+TEST(ProtectionByName, IsTheOneThatTheEnvironmentNames) {
+  const Arena arena = Arena::map_private(std::size_t{1} << 16);
+  if (wanted() != "pages") {
+    EXPECT_NE(protection(), Protection::pages);
+  }
+  if (wanted() == "off") {
+    EXPECT_EQ(protection(), Protection::off);
+  }
+  if (wanted() == "words" && !has_sanitizer) {
+    EXPECT_THROW(protect(arena.area()), Error);
+  } else {
+    EXPECT_NO_THROW(protect(arena.area()));
+  }
+}
+
 // The kind is chosen once per process. This program runs again, with the tests above.
-TEST(ProtectionByPages, HoldsOnEveryProcessor) {
+int run_again(const std::string& kind, const std::string& tests) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   const std::string command =
-      str("LOCKSTEP_PROTECT_SIM=pages '", program, "' --gtest_filter='ProtectionDeathTest.*' --gtest_brief=1");
-  EXPECT_EQ(std::system(command.c_str()), 0);
+      str("LOCKSTEP_PROTECT_SIM=", kind, " '", program, "' --gtest_filter='", tests, "' --gtest_brief=1");
+  return std::system(command.c_str());
+}
+
+TEST(ProtectionByPages, HoldsOnEveryProcessor) { EXPECT_EQ(run_again("pages", "ProtectionDeathTest.*"), 0); }
+
+TEST(ProtectionInOtherProcesses, IsTheOneThatTheEnvironmentNames) {
+  for (const char* const kind : {"off", "keys", "words", "''"})
+    EXPECT_EQ(run_again(kind, "ProtectionByName.*"), 0) << kind;
 }
 
 }  // namespace

@@ -355,6 +355,21 @@ TEST(Judge, IsMissingWithoutAnyRank) {
   EXPECT_EQ(judge(CaseResult{}, Expectation{}, {}).status, Status::MISSING);
 }
 
+TEST(Judge, KeepsNothingOfAnEarlierVerdict) {
+  CaseResult blank;
+  blank.status = Status::FAIL;
+  blank.reason = "an earlier one";
+  blank.failure = failure("an earlier one", 1);
+  const CaseResult missing = judge(blank, Expectation{}, {});
+  EXPECT_EQ(missing.status, Status::MISSING);
+  EXPECT_EQ(missing.reason, "no rank left a result");
+  EXPECT_FALSE(missing.failure.has_value());
+  const CaseResult passed = judge(blank, check_at(9), {{"", {good(0)}}});
+  EXPECT_EQ(passed.status, Status::PASS);
+  EXPECT_EQ(passed.reason, "");
+  EXPECT_FALSE(passed.failure.has_value());
+}
+
 CollectiveCount row(std::string operation, std::int64_t count, std::int64_t bytes) {
   return {"data_parallel", std::move(operation), "dp", 2, "backward", count, bytes, -1, ""};
 }
