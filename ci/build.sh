@@ -6,13 +6,14 @@
 # The program is then build/bin/lockstep (build-PRESET/bin/lockstep for the other presets). The target `tests`
 # is every unit test. LOCKSTEP_JOBS sets the number of compilers at once. `cuda-kernels` compiles and links the
 # kernels and their tests with nvcc, after ci/kokkos_cuda.sh; it runs nothing. `cuda` is the program with the cuda device,
-# against the Kokkos in $Kokkos_ROOT, which has Cuda, or else the one of ci/kokkos_cuda.sh.
+# against the Kokkos in $Kokkos_ROOT, which has Cuda, or else the one of ci/kokkos_cuda.sh. LOCKSTEP_CUDA_ARCH=80,90,100 makes
+# kernels for several architectures.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 case "${1:-}" in
   -h | --help)
-    sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
     exit 0
     ;;
 esac
@@ -30,6 +31,8 @@ if [[ $preset == cuda && -n ${Kokkos_ROOT:-} ]]; then
 elif [[ $preset == cuda ]]; then
   options=("-DKokkos_DIR=$root/build/kokkos-cuda/lib/cmake/Kokkos")
 fi
+architectures="${LOCKSTEP_CUDA_ARCH:-}" # empty: that of Kokkos
+[[ $preset != cuda* ]] || options+=("-DLOCKSTEP_CUDA_ARCHITECTURES=${architectures//,/;}")
 if [[ $preset == cuda-kernels || $preset == cuda ]]; then
   [[ ${options[*]} == *Kokkos_ROOT* ]] || "$root/ci/kokkos_cuda.sh"
   nvcc="$(find_nvcc)" && export CUDA_ROOT="${nvcc%/bin/nvcc}"
@@ -54,6 +57,9 @@ for target in "${targets[@]}"; do
     *_benchmarks) benchmarks=ON ;;
   esac
 done
+if [[ $preset == cuda* ]] && ! grep -qs "^LOCKSTEP_CUDA_ARCHITECTURES:STRING=${architectures//,/;}\$" "$folder/CMakeCache.txt"; then
+  declared="other architectures"
+fi
 if [[ ! -e $folder/build.ninja || "$tests $benchmarks" != "$declared" ]]; then
   say "configuring $preset"
   cmake -S "$root" --preset "$preset" -DLOCKSTEP_TESTS=$tests -DLOCKSTEP_BENCHMARKS=$benchmarks "${options[@]}" \

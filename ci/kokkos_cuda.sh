@@ -4,9 +4,9 @@
 #
 #   ci/kokkos_cuda.sh            the source is the Kokkos 4.7 that the Python package pygenten 0.1.5 contains
 #
-# A Kokkos is built for one architecture of GPUs: $LOCKSTEP_CUDA_ARCH, which is 90 (Hopper) if unset, or 80 (Ampere) or 100
-# (Blackwell). A program for one of them also runs on later GPUs, whose driver translates its kernels at the first start.
-# Another architecture than that of the last build builds Kokkos anew.
+# $LOCKSTEP_CUDA_ARCH lists the architectures of GPUs in ascending order: of 80 (Ampere), 90 (Hopper) and 100 (Blackwell); 90 if unset.
+# A program also runs on later GPUs than it is for, whose driver translates its kernels at the first start. Another list than
+# that of the last build builds Kokkos anew.
 #
 # Two changes of the source make it compile with CUDA 13: nvcc_wrapper's default architecture, which nvcc no longer has, and two
 # functions of the runtime with other parameters.
@@ -14,7 +14,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-architecture="${LOCKSTEP_CUDA_ARCH:-90}"
+architectures="${LOCKSTEP_CUDA_ARCH:-90}"
 archive=pygenten-0.1.5.tar.gz
 installed="$root/build/kokkos-cuda"
 work="$root/build/kokkos-cuda-work"
@@ -24,13 +24,13 @@ fail() {
   exit 3
 }
 
-case "$architecture" in
-  80) option=AMPERE80 ;;
-  90) option=HOPPER90 ;;
+case "$architectures" in
+  80 | 80,90 | 80,100 | 80,90,100) option=AMPERE80 ;;
+  90 | 90,100) option=HOPPER90 ;;
   100) option=BLACKWELL100 ;;
-  *) fail "LOCKSTEP_CUDA_ARCH is '$architecture'; it may be 80, 90 or 100" ;;
+  *) fail "LOCKSTEP_CUDA_ARCH is '$architectures'; it may be 80, 90, 100, or several in this order: 80,90,100" ;;
 esac
-[[ -e $installed/complete-$architecture ]] && exit 0
+[[ -e $installed/complete-$architectures ]] && exit 0
 nvcc="$(find_nvcc)" || fail "no nvcc on PATH, in \$CUDA_ROOT/bin or in /usr/local/cuda/bin: install the CUDA toolkit, version 12 or 13"
 
 rm -rf "$work" "$installed"
@@ -41,7 +41,12 @@ say "fetching the source of Kokkos 4.7"
 tar xzf "$work/$archive" -C "$work" --strip-components=3 pygenten-0.1.5/tpls/kokkos --one-top-level=kokkos
 source_folder="$work/kokkos"
 
-sed -i "s/^default_arch=.*/default_arch=\"sm_$architecture\"/" "$source_folder/bin/nvcc_wrapper"
+# A Kokkos has one architecture. nvcc adds code for the others.
+first="${architectures%%,*}" others=""
+for each in ${architectures//,/ }; do
+  [[ $each == "$first" ]] || others+=" -gencode arch=compute_$each,code=sm_$each"
+done
+sed -i "s/^default_arch=.*/default_arch=\"sm_$first\"/" "$source_folder/bin/nvcc_wrapper"
 instance="$source_folder/core/src/Cuda/Kokkos_Cuda_Instance.hpp"
 changed() { # OLD NEW: both in one line of the file, which contains OLD once
   [[ $(grep -cF "$1" "$instance") == 1 ]] || fail "$instance does not contain '$1' once"
@@ -52,8 +57,9 @@ changed "return cudaGraphAddDependencies(graph, from, to, numDependencies);" \
 changed "return cudaMemPrefetchAsync(devPtr, count, dstDevice, m_stream);" \
   "return cudaMemPrefetchAsync(devPtr, count, {cudaMemLocationTypeDevice, dstDevice}, 0, m_stream);"
 
-say "building Kokkos with Cuda for sm_$architecture"
-export CUDA_ROOT="${nvcc%/bin/nvcc}"
+say "building Kokkos with Cuda for sm_${architectures//,/ sm_}"
+export CUDA_ROOT="${nvcc%/bin/nvcc}" NVCC_APPEND_FLAGS="$others"
+unset CMAKE_CXX_COMPILER_LAUNCHER # a cache would not see those flags
 {
   cmake -S "$source_folder" -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$installed" \
     -DCMAKE_CXX_COMPILER="$source_folder/bin/nvcc_wrapper" -DCMAKE_CXX_STANDARD=20 -DCMAKE_CXX_EXTENSIONS=OFF \
@@ -65,4 +71,4 @@ export CUDA_ROOT="${nvcc%/bin/nvcc}"
   fail "Kokkos did not build; the whole log is $work/build.log"
 }
 rm -rf "$work/build" "$work/python"
-touch "$installed/complete-$architecture"
+touch "$installed/complete-$architectures"

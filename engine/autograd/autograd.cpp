@@ -24,7 +24,7 @@ void require_leaf(const Tensor& tensor, const char* operation) {
 
 // An uninitialized gradient. Its dims have the stride order of the leaf, without gaps or overlaps.
 Tensor empty_grad(const Tensor& leaf, const Tensor& grad) {
-  device::PurposeScope purpose(device::Purpose::gradient);
+  device::PurposeScope purpose(device::Purpose::gradient, &leaf.name());
   Tensor made = empty(grad.sizes(), grad.dtype(), grad.device());
   if (!leaf.is_contiguous() && leaf.sizes() == grad.sizes()) {
     Dims order;  // dims from the largest stride to the smallest
@@ -81,6 +81,7 @@ Tensor grad(const Tensor& tensor) {
 }
 
 void set_grad(const Tensor& tensor, const Tensor& value, GradientType type) {
+  if (GradState* state = grad_state(tensor)) state->has_grad_of_peers = false;
   if (!value.defined()) {
     if (GradState* state = grad_state(tensor)) state->grad = Tensor();
     return;

@@ -135,13 +135,9 @@ void accumulate_grad(const Tensor& leaf, const Tensor& grad);
 void accumulate_grad(const Tensor& leaf, Tensor&& grad);  // keeps `grad` instead of a copy if this is its only owner
 void run_post_accumulate_hooks(const Tensor& leaf);
 bool has_post_accumulate_hooks(const Tensor& leaf);
-// Records an identity over the tensors that calls `before` when their gradients are complete. `before` gets one
-// gradient per tensor, undefined where none arrived. It is called once per backward, and not at all when no gradient
-// arrived. The caller continues with the returned tensors; those that need no gradient are returned unchanged.
-std::vector<Tensor> watch_gradients(std::vector<Tensor> tensors, std::function<void(const Gradients&)> before);
-
 // Records a separate identity for each tensor, so that independent branches of the graph stay independent in backward.
-// `reached` is called once per backward, when the gradient of the first of the tensors is complete.
+// `reached` is called once per backward, when the gradient of the first of the tensors is complete. The caller continues
+// with the returned tensors; those that need no gradient are returned unchanged.
 std::vector<Tensor> watch_first_gradient(std::vector<Tensor> tensors, std::function<void()> reached);
 
 // ---- backward ----

@@ -106,7 +106,7 @@ TEST_F(Autograd, RunsTheLatestRecordedNodeFirst) {
   const Tensor x = leaf({1});
   std::vector<std::string> order;
   const auto watch = [&order](const Tensor& tensor, const char* name) {
-    return watch_gradients({tensor}, [&order, name](const Gradients&) { order.push_back(name); })[0];
+    return watch_first_gradient({tensor}, [&order, name] { order.push_back(name); })[0];
   };
   const Tensor a = watch(ops::mul(x, 2.0), "a");
   const Tensor b = watch(ops::mul(x, 3.0), "b");
@@ -122,7 +122,7 @@ TEST_F(Autograd, RunsALeafWhenItsLastGradientArrives) {
   std::vector<std::string> order;
   add_post_accumulate_hook(first, [&](const Tensor&) { order.push_back("first"); });
   add_post_accumulate_hook(last, [&](const Tensor&) { order.push_back("last"); });
-  const Tensor h = watch_gradients({ops::mul(first, first)}, [&](const Gradients&) { order.push_back("h"); })[0];
+  const Tensor h = watch_first_gradient({ops::mul(first, first)}, [&] { order.push_back("h"); })[0];
   backward({ops::sum(ops::mul(h, last))});
   EXPECT_THAT(order, ElementsAre("last", "h", "first"));
 }
@@ -168,22 +168,6 @@ TEST_F(Autograd, CallsTheAccumulatorInsteadOfAccumulating) {
   EXPECT_THAT(values(grad(x)), ElementsAre(5, 5));
 }
 
-TEST_F(Autograd, WatchesSeveralTensorsAtOnce) {
-  const Tensor x = leaf({1});
-  int calls = 0;
-  const auto watched =
-      watch_gradients({ops::mul(x, 2.0), constant({5}), ops::mul(x, 3.0), ops::mul(x, 4.0)}, [&](const Gradients& g) {
-        ++calls;
-        EXPECT_THAT(values(g[0]), ElementsAre(1));
-        EXPECT_FALSE(g[1].defined());
-        EXPECT_THAT(values(g[2]), ElementsAre(10));
-        EXPECT_FALSE(g[3].defined());
-      });
-  backward({ops::sum(ops::add(watched[0], ops::mul(watched[2], 10.0)))});
-  EXPECT_EQ(calls, 1);
-  EXPECT_THAT(values(grad(x)), ElementsAre(32));
-}
-
 TEST_F(Autograd, WatchesSeparateBranchesSeparately) {
   const Tensor x = leaf({1, 2});
   const Tensor z = leaf({3, 4});
@@ -204,7 +188,7 @@ TEST_F(Autograd, WatchesSeparateBranchesSeparately) {
 TEST_F(Autograd, RunsCallbacksAtTheEndInOrder) {
   const Tensor x = leaf({1});
   std::vector<int> order;
-  const Tensor h = watch_gradients({ops::mul(x, 2.0)}, [&](const Gradients&) {
+  const Tensor h = watch_first_gradient({ops::mul(x, 2.0)}, [&] {
     EXPECT_TRUE(in_backward());
     EXPECT_FALSE(grad_enabled());
     EXPECT_EQ(comm::current_phase(), comm::Phase::backward);
@@ -227,13 +211,13 @@ TEST_F(Autograd, SeparatesCallbacksOfNestedBackwards) {
   const Tensor x = leaf({1});
   const Tensor z = leaf({1});
   std::vector<std::string> order;
-  const Tensor h = watch_gradients({ops::mul(x, 2.0)}, [&](const Gradients&) {
+  const Tensor h = watch_first_gradient({ops::mul(x, 2.0)}, [&] {
     queue_backward_callback([&] { order.push_back("outer"); });
     const std::uint64_t outer = backward_id();
     Tensor loss;
     {
       const GradMode on(true);
-      loss = ops::sum(watch_gradients({ops::mul(z, 3.0)}, [&](const Gradients&) {
+      loss = ops::sum(watch_first_gradient({ops::mul(z, 3.0)}, [&] {
         EXPECT_NE(backward_id(), outer);
         queue_backward_callback([&] { order.push_back("inner"); });
       })[0]);
@@ -335,7 +319,7 @@ TEST_F(Autograd, ContinuesTheHistoryOfInPlaceOperations) {
 TEST_F(Autograd, StaysUsableAfterAFailedBackward) {
   const Tensor x = leaf({1});
   const Tensor h =
-      watch_gradients({ops::mul(x, 2.0)}, [](const Gradients&) { throw Error("on purpose", "nothing"); })[0];
+      watch_first_gradient({ops::mul(x, 2.0)}, [] { throw Error("on purpose", "nothing"); })[0];
   EXPECT_THAT(error_of([&] { backward({ops::sum(h)}); }), HasSubstr("on purpose"));
   EXPECT_FALSE(in_backward());
   EXPECT_TRUE(grad_enabled());

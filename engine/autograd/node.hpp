@@ -115,6 +115,7 @@ struct GradState : AutogradMeta {
   int output = 0;
   std::unique_ptr<ViewOf> view;
   Tensor grad;
+  bool has_grad_of_peers = false;  // leaf without elements: grad_of_peers.hpp
   std::vector<std::pair<HookId, std::shared_ptr<const GradientHook>>> hooks;  // leaf
   std::vector<std::pair<HookId, std::shared_ptr<const std::function<void(const Tensor&)>>>> post_accumulate;
   std::shared_ptr<const std::function<void(const Tensor&, const Tensor&)>> accumulator;

@@ -188,13 +188,11 @@ void record_in_place(const char* name, const Tensor& tensor, std::vector<Tensor>
 }
 // NOLINTEND(performance-unnecessary-value-param)
 
-namespace {
-
 // Records an identity over the tensors that need a gradient and replaces them by its outputs. A change in place of an
 // output bypasses the identity, so an output is no view of its input. Changes of an input of a module are refused, and
 // so are those of a result that is a view: they would belong to the history of its base, before the identity.
-NodePtr watch(std::vector<Tensor>& tensors, bool takes_unreduced, Watched watched,
-              const std::function<BackwardFunction(std::vector<std::size_t>)>& make) {
+std::vector<Tensor> watch_passing(std::vector<Tensor> tensors, std::function<void()> before, Watched watched) {
+  if (!recording(tensors)) return tensors;
   std::vector<Tensor> inputs;
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -202,8 +200,17 @@ NodePtr watch(std::vector<Tensor>& tensors, bool takes_unreduced, Watched watche
     inputs.push_back(tensors[i]);
     places.push_back(i);
   }
-  NodePtr node = make_node("watch_gradients", inputs, make(places));
-  node->takes_unreduced = takes_unreduced;
+  // The function runs only if hooks are added to the outputs later, because hooks need the sums.
+  const NodePtr node = make_node("watch_gradients", inputs,
+                                 [before, count = static_cast<int>(inputs.size())](const Backward& at) -> Gradients {
+                                   Gradients onward(static_cast<std::size_t>(count));
+                                   for (int k = 0; k < count; ++k)
+                                     if (at.has_grad(k)) onward[static_cast<std::size_t>(k)] = at.grad(k);
+                                   before();
+                                   return onward;
+                                 });
+  node->on_arrival = std::move(before);
+  node->takes_unreduced = true;
   for (std::size_t k = 0; k < inputs.size(); ++k) {
     node->outputs.push_back(info_of(inputs[k]));
     Tensor result = detach(inputs[k]);
@@ -214,40 +221,6 @@ NodePtr watch(std::vector<Tensor>& tensors, bool takes_unreduced, Watched watche
       note_view(result, inputs[k], ViewOrigin::output_with_hooks);
     tensors[places[k]] = std::move(result);
   }
-  return node;
-}
-
-}  // namespace
-
-std::vector<Tensor> watch_gradients(std::vector<Tensor> tensors, std::function<void(const Gradients&)> before) {
-  if (!recording(tensors)) return tensors;
-  watch(tensors, false, Watched::results, [&](const std::vector<std::size_t>& places) -> BackwardFunction {
-    return [before = std::move(before), places, count = tensors.size()](const Backward& at) -> Gradients {
-      Gradients all(count);
-      Gradients onward(places.size());
-      for (std::size_t k = 0; k < places.size(); ++k)
-        if (at.has_grad(static_cast<int>(k))) all[places[k]] = onward[k] = at.grad(static_cast<int>(k));
-      before(all);
-      return onward;
-    };
-  });
-  return tensors;
-}
-
-std::vector<Tensor> watch_passing(std::vector<Tensor> tensors, std::function<void()> before, Watched watched) {
-  if (!recording(tensors)) return tensors;
-  // The function runs only if hooks are added to the outputs later, because hooks need the sums.
-  const NodePtr node =
-      watch(tensors, true, watched, [&before](const std::vector<std::size_t>& places) -> BackwardFunction {
-        return [before, count = static_cast<int>(places.size())](const Backward& at) -> Gradients {
-          Gradients onward(static_cast<std::size_t>(count));
-          for (int k = 0; k < count; ++k)
-            if (at.has_grad(k)) onward[static_cast<std::size_t>(k)] = at.grad(k);
-          before();
-          return onward;
-        };
-      });
-  node->on_arrival = std::move(before);
   return tensors;
 }
 

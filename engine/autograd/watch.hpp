@@ -16,8 +16,9 @@
 
 namespace lockstep {
 
-// As watch_gradients(), but `before` gets no gradients. Each gradient of these tensors is passed on as it arrives
-// instead of being summed first. So a tensor that has other uses gets the same bits as in a graph without the watch.
+// Records an identity over the tensors. The caller continues with the returned ones; those that need no gradient are
+// returned unchanged. Each gradient of these tensors is passed on as it arrives instead of being summed first. So a
+// tensor that has other uses gets the same bits as in a graph without the watch.
 // `before` is called once per backward, when all gradients have arrived, and not at all when none arrived. Of inputs of
 // a module, the caller gets views that no recorded operation may change in place, because that would bypass `before`.
 enum class Watched { results, inputs };

@@ -115,7 +115,6 @@ std::vector<int> CrossingShape::blocks_on(int host) const {
 }
 
 Place source_of(const CrossingShape& shape, std::int64_t begin) {
-  if (shape.shard == 0) return {};
   const std::int64_t index = begin / shape.shard, within = begin % shape.shard;
   switch (shape.kind) {
     case Operation::all_gather:
@@ -134,8 +133,7 @@ std::vector<Place> destinations_on(const CrossingShape& shape, int host, std::in
     const auto i = static_cast<std::size_t>(member);
     if (i < shape.host_of.size() && shape.host_of[i] == host) places.push_back({static_cast<int>(member), at});
   };
-  const std::int64_t index = shape.shard == 0 ? 0 : begin / shape.shard;
-  const std::int64_t within = shape.shard == 0 ? 0 : begin % shape.shard;
+  const std::int64_t index = begin / shape.shard, within = begin % shape.shard;
   switch (shape.kind) {
     case Operation::all_reduce:
     case Operation::all_gather:

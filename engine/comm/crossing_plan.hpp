@@ -63,7 +63,8 @@ std::vector<Piece> pieces_owned(const CrossingShape& shape, int host);
 // Elements that this host receives as copies, or as sums of an all_reduce.
 std::int64_t elements_received(const CrossingShape& shape, int host);
 
-// Where a piece lies in the input of a member that has it, and in the outputs of the members on a host that get it.
+// Where a piece that begins here lies in the input of a member that has it, and in the outputs of the members on a host
+// that get it.
 struct Place {
   int member = 0;
   std::int64_t at = 0;  // elements

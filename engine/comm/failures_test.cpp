@@ -385,8 +385,18 @@ TEST(Failures, RefusesInvalidArguments) {
     refused([&] { reduce_scatter(group, shard, floats(5), ReduceOp::sum); }, "input has 5 elements");
     refused([&] { all_to_all(group, floats(3), floats(3)); }, "do not split into 2");
     refused([&] { all_gather(group, full, slice(full, 0, 1, 3)); }, "overlap");
+    const int last = group.size() - 1;
+    if (rank == last) {
+      refused([&] { gather(group, full, slice(full, 0, 1, 3), last); }, "gather: input and output overlap");
+      refused([&] { gather(group, full, slice(full, 0, 0, 2), last); }, "exactly this rank's shard of the larger one");
+      refused([&] { scatter(group, slice(full, 0, 0, 2), full, last); }, "scatter: input and output overlap");
+    }
+    refused([&] { all_to_all(group, full, full); }, "all_to_all: input and output overlap");
     refused([&] { all_reduce(group, transpose(view(full, {2, 2}), 0, 1), ReduceOp::sum); }, "not contiguous");
-    refused([&] { broadcast(group, full, 2); }, "rank 2 is not in a group of 2");
+    refused([&] { broadcast(group, full, 2); }, "broadcast: rank 2 is not in a group of 2");
+    refused([&] { gather(group, full, shard, 2); }, "gather: rank 2 is not in a group of 2");
+    refused([&] { scatter(group, shard, full, -1); }, "scatter: rank -1 is not in a group of 2");
+    refused([&] { receive(group, full, 2); }, "receive: rank 2 is not in a group of 2");
     refused([&] { send(group, full, rank); }, "this rank itself");
     refused([&] { all_reduce(group, Tensor(), ReduceOp::sum); }, "the tensor is undefined");
     refused([&] { group_of({0, 0, 1}); }, "named twice");

@@ -448,6 +448,18 @@ int Ferry::wake_descriptor() const { return state_->wake; }
 void Ferry::end() { state_->ending = true; }
 bool Ferry::finished() const { return state_->finished(); }
 
+// Those that have not said that their ranks are gone. When all have, a transfer is open, with any of them.
+std::vector<int> Ferry::awaited() const {
+  std::vector<int> silent, all;
+  for (std::size_t host = 0; host < state_->peers.size(); ++host) {
+    const State::Peer& peer = state_->peers[host];
+    if (!peer.takes_part || !peer.lost.empty()) continue;
+    all.push_back(static_cast<int>(host));
+    if (!peer.ended) silent.push_back(static_cast<int>(host));
+  }
+  return silent.empty() ? all : silent;
+}
+
 std::vector<Ferry::Lost> Ferry::lost() const {
   std::vector<Lost> found;
   for (std::size_t host = 0; host < state_->peers.size(); ++host)

@@ -44,6 +44,8 @@ class Ferry {
   // uses memory of the world, or when they are lost.
   void end();
   bool finished() const;
+  // The hosts that finished() waits for.
+  std::vector<int> awaited() const;
   // Hosts that have not been heard of for this long, or whose link has ended, with the reason.
   struct Lost {
     int host;

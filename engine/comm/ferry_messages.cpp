@@ -22,22 +22,21 @@ std::string what_happened(std::uint64_t expected, std::uint64_t number) {
 FerryPost::FerryPost(Link& link, std::uint64_t case_number)
     : link_(link), case_number_(case_number), counts_(static_cast<std::size_t>(link.num_hosts())) {}
 
-std::string FerryPost::sealed(int to, FerryKind kind, std::string_view bytes, bool data_follows) {
+std::string FerryPost::sealed(int to, FerryKind kind, std::string_view bytes) {
   FerryHead head;
   head.case_number = case_number_;
   head.number = ++counts_[static_cast<std::size_t>(to)].sent;
   head.hash = hash_of(bytes);
   head.kind = kind;
-  head.data_follows = data_follows ? 1 : 0;
   return ferry_bytes(head, bytes);
 }
 
 void FerryPost::send_bytes(int to, FerryKind kind, std::string_view bytes) {
-  link_.send(to, Channel::ranks, sealed(to, kind, bytes, false));
+  link_.send(to, Channel::ranks, sealed(to, kind, bytes));
 }
 
 Transfer FerryPost::send_data(int to, const DataBody& body, const std::byte* data, std::size_t bytes) {
-  return link_.send_with_data(to, Channel::ranks, sealed(to, FerryKind::data, ferry_bytes(body), true), data, bytes);
+  return link_.send_with_data(to, Channel::ranks, sealed(to, FerryKind::data, ferry_bytes(body)), data, bytes);
 }
 
 void FerryPost::drop(const Message& message) {

@@ -39,7 +39,7 @@ struct FerryHead {
   std::uint64_t number = 0;  // from 1
   std::uint64_t hash = 0;    // of everything after the head
   FerryKind kind = FerryKind::heartbeat;
-  std::uint32_t data_follows = 0;  // elements are sent by reference
+  std::uint32_t unused = 0;
 };
 
 struct GroupBody {
@@ -154,7 +154,7 @@ class FerryPost {
   Link& link() { return link_; }
 
  private:
-  std::string sealed(int to, FerryKind kind, std::string_view bytes, bool data_follows);
+  std::string sealed(int to, FerryKind kind, std::string_view bytes);
   Link& link_;
   std::uint64_t case_number_;
   struct Counts {

@@ -1,10 +1,7 @@
-// One ferry between a world of two ranks and a host that the test plays: it sends and receives the messages itself.
-#include "engine/comm/ferry.hpp"
-
+// The order of what a ferry does: poison and waits. ferry_messages_test.cpp looks at single messages,
+// ferry_data_test.cpp at transfers.
 #include <atomic>
 #include <chrono>
-#include <deque>
-#include <set>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -12,94 +9,15 @@
 #include <sys/socket.h>
 
 #include "engine/comm/control_plane.hpp"
-#include "engine/comm/crossing_plan.hpp"
 #include "engine/comm/ferry_messages.hpp"
-#include "engine/comm/socket_link.hpp"
-#include "engine/comm/test_ranks.hpp"
+#include "engine/comm/test_ferry.hpp"
 
 namespace lockstep::comm {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
-
-// Passes everything on. While `holds`, no data that it receives counts as complete.
-class HoldingLink : public SocketLink {
- public:
-  using SocketLink::SocketLink;
-  Transfer receive(const Message& message, std::byte* to) override {
-    const Transfer transfer = SocketLink::receive(message, to);
-    received_.insert(transfer);
-    return transfer;
-  }
-  bool is_done(Transfer transfer) override {
-    if (holds && received_.contains(transfer)) return false;
-    return SocketLink::is_done(transfer);
-  }
-  bool holds = false;
-
- private:
-  std::set<Transfer> received_;
-};
-
-struct Sockets {
-  Sockets() { EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0); }
-  int ends[2];
-};
-
-class OneFerry : public ::testing::Test {
- protected:
-  struct Heard {
-    FerryKind kind;
-    std::string body;
-  };
-
-  // Moves both ends once, and keeps what the ferry has sent.
-  void turn() {
-    ferry_.progress();
-    theirs_.progress();
-    for (FerryPost::Received received; peer_.receive(received);) {
-      heard_.push_back({received.kind, std::string(received.body)});
-      peer_.drop(received.message);
-    }
-  }
-  template <class Holds>
-  bool soon(const Holds& holds) {
-    for (const auto end = Clock::now() + std::chrono::seconds(30); !holds(); turn())
-      if (Clock::now() > end) return false;
-    return true;
-  }
-  void turn_for(milliseconds time) {
-    for (const auto end = Clock::now() + time; Clock::now() < end;) turn();
-  }
-  // The next message of this kind; earlier ones are dropped.
-  std::string next(FerryKind kind) {
-    std::string body;
-    EXPECT_TRUE(soon([&] {
-      while (!heard_.empty()) {
-        const Heard heard = std::move(heard_.front());
-        heard_.pop_front();
-        if (heard.kind != kind) continue;
-        body = heard.body;
-        return true;
-      }
-      return false;
-    }));
-    return body;
-  }
-  GroupControl& group(const std::vector<int>& members, std::uint64_t channel = 0) {
-    return find_or_insert_group(control_, members, channel);
-  }
-
-  Sockets sockets_;
-  HoldingLink mine_{0, {-1, sockets_.ends[0]}};
-  SocketLink theirs_{1, {sockets_.ends[1], -1}};
-  testing_ranks::World world_{2, testing_ranks::Kind::threads};
-  WorldControl& control_ = control_of(*world_.host);
-  Ferry ferry_{mine_, *world_.host, {0, 2, {0, 1}}, 1};
-  FerryPost peer_{theirs_, 1};
-  std::deque<Heard> heard_;
-};
+using testing_ferry::Clock;
+using testing_ferry::OneFerry;
 
 TEST_F(OneFerry, PoisonsAGroupWhosePieceNeverComesAfterAWhile) {
   GroupControl& all = group({0, 1});
@@ -155,6 +73,22 @@ TEST_F(OneFerry, PoisonsAGroupWithTheTextThatARankProposedFirst) {
   ASSERT_TRUE(soon([&] { return all.poison.is_set(); }));
   EXPECT_EQ(all.poison.read(), "the first reason");
   EXPECT_EQ(all.poisoned_by_end.load(), 1U);
+}
+
+TEST_F(OneFerry, NoticesOfTwoThreadsWaitForRoomInTurn) {
+  GroupControl& all = group({0, 1});
+  const auto plane = open_control_plane(control_, 0);
+  for (std::uint64_t round = 0; round < Outbox::capacity; ++round) plane->ended_round(all, 0, round);
+  std::thread one([&] { plane->ended_round(all, 0, 1001); }), other([&] { plane->ended_round(all, 0, 1002); });
+  std::this_thread::sleep_for(milliseconds(50));  // both wait
+  Outbox& outbox = control_.rank(0).outbox;
+  EXPECT_EQ(outbox.written.load(), Outbox::capacity);
+  outbox.taken.store(2);
+  one.join();
+  other.join();
+  EXPECT_EQ(outbox.written.load(), Outbox::capacity + 2);
+  const std::set<std::uint64_t> last = {outbox.notices[0].sequence, outbox.notices[1].sequence};
+  EXPECT_EQ(last, (std::set<std::uint64_t>{1001, 1002}));
 }
 
 // As a search for a deadlock reads them.
@@ -224,48 +158,35 @@ TEST_F(OneFerry, LosesAHostThatBreaksThePromisesOfTheLink) {
   ASSERT_EQ(ferry_.lost().size(), 1U);
   EXPECT_EQ(ferry_.lost()[0].host, 1);
   EXPECT_THAT(ferry_.lost()[0].why, ::testing::HasSubstr("does not keep its promises: a message has only 7 bytes"));
+  EXPECT_THAT(ferry_.awaited(), ::testing::IsEmpty());
+  turn_for(milliseconds(1));
+  heard_.clear();
+  turn_for(milliseconds(150));
+  EXPECT_THAT(heard<HeartbeatBody>(FerryKind::heartbeat), ::testing::IsEmpty()) << "a lost host needs no heartbeat";
   ferry_.end();
   EXPECT_TRUE(soon([&] { return ferry_.finished(); })) << "it waits for the end of a host that it has lost";
 }
 
-TEST_F(OneFerry, EndsAfterTheLastTransferIntoItsMemory) {
-  std::string failure;
-  std::thread rank([&] {
-    const testing_ranks::Body body = [](int) {
-      all_reduce(world_group(), testing_ranks::tensor_of(std::vector<float>(20000, 1.0F), DType::float32),
-                 ReduceOp::sum);
-    };
-    failure = testing_ranks::run_rank(world_, 0, body, 60.0);
-  });
-  const std::string arrived = next(FerryKind::arrival);
-  std::string_view rest = arrived;
-  ArrivalBody arrival;
-  ASSERT_TRUE(take_body(rest, arrival));
-  arrival.member = 1;
-  peer_.send(0, FerryKind::arrival, arrival);
-  // The summand of the other rank, which arrives but is held.
-  mine_.holds = true;
-  const CrossingShape shape(arrival.fingerprint, {0, 1});
-  const std::vector<std::byte> summand(sizeof(float) * 20000);
-  for (const Piece& piece : pieces_owned(shape, 0)) {
-    DataBody body{};
-    body.group = arrival.group;
-    body.sequence = arrival.sequence;
-    body.begin = piece.begin;
-    body.n = piece.n;
-    body.member = 1;
-    peer_.send_data(0, body, summand.data(), static_cast<std::size_t>(piece.n) * sizeof(float));
-  }
-  next(FerryKind::data);
-  announce_abort(*world_.host, "the test is over");
-  rank.join();
-  EXPECT_THAT(failure, ::testing::HasSubstr("the test is over"));
+TEST_F(OneFerry, LosesAHostWhoseConnectionHasEnded) {
+  turn_for(milliseconds(5));
+  EXPECT_THAT(ferry_.lost(), ::testing::IsEmpty());
+  EXPECT_THAT(ferry_.awaited(), ::testing::ElementsAre(1));
+  EXPECT_EQ(control_.rank(1).end.load(), RankEnd::none);
+  ::shutdown(sockets_.ends[1], SHUT_RDWR);
+  ASSERT_TRUE(soon([&] { return !ferry_.lost().empty(); }));
+  ASSERT_EQ(ferry_.lost().size(), 1U);
+  EXPECT_EQ(ferry_.lost()[0].host, 1);
+  EXPECT_EQ(ferry_.lost()[0].why, "its launcher has ended or the connection is broken");
+  // Its ranks have died. The others go on.
+  EXPECT_EQ(control_.rank(1).end.load(), RankEnd::died);
+  EXPECT_EQ(control_.rank(1).end_reason.read(),
+            "its host (number 1) is lost: its launcher has ended or the connection is broken");
+  EXPECT_EQ(control_.rank(0).end.load(), RankEnd::none);
+  EXPECT_FALSE(control_.abort.is_set());
+  EXPECT_FALSE(ferry_.finished()) << "its own ranks run";
   ferry_.end();
-  peer_.send_bytes(0, FerryKind::end, "");
-  turn_for(milliseconds(100));
-  EXPECT_FALSE(ferry_.finished()) << "data still comes into its memory";
-  mine_.holds = false;
   EXPECT_TRUE(soon([&] { return ferry_.finished(); }));
+  EXPECT_EQ(ferry_.lost().size(), 1U);
 }
 
 }  // namespace

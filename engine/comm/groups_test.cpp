@@ -193,6 +193,17 @@ TEST_P(ProcessGroups, GatherAndScatterInPlace) {
     reduce_scatter(world_group(), slice(full, 0, 2 * rank, 2 * rank + 2), full, ReduceOp::sum);
     require(values_of<float>(full)[static_cast<std::size_t>(2 * rank)] == static_cast<float>(3 * (rank + 1)),
             "scattered");
+    for (int root = 0; root < 3; ++root) {
+      const auto mine = static_cast<float>(rank + 1);
+      const Tensor all = tensor_of(std::vector<float>(6, mine), DType::float32);
+      const bool is_root = rank == root;
+      gather(world_group(), is_root ? all : Tensor(), slice(all, 0, 2 * rank, 2 * rank + 2), root);
+      require(!is_root || values_of<float>(all) == std::vector<float>({1, 1, 2, 2, 3, 3}), "gathered to a root");
+      const Tensor one =
+          is_root ? slice(all, 0, 2 * rank, 2 * rank + 2) : tensor_of(std::vector<float>(2), DType::float32);
+      scatter(world_group(), one, is_root ? all : Tensor(), root);
+      require(values_of<float>(one) == std::vector<float>({mine, mine}), "scattered from a root");
+    }
   }));
 }
 

@@ -162,7 +162,7 @@ class Exchange {
         [&](int peer) {
           return Place{arrivals_ + at(peer), length(me_)};
         });
-    if (length(me_) > 0) add_up(out + offset(me_), begin(me_ + 1) - begin(me_));
+    add_up(out + offset(me_), begin(me_ + 1) - begin(me_));
     exchange(
         [&](int) {
           return Part{out + offset(me_), length(me_)};

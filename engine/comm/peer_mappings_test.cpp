@@ -8,6 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "engine/comm/communicator.hpp"
+#include "engine/comm/protocol.hpp"
 #include "engine/comm/reduce.hpp"
 #include "engine/comm/test_ranks.hpp"
 
@@ -120,6 +122,52 @@ TEST(PeerMappings, DoesNotChangeSumsOfRepeatedBuffers) {
         require(sums[i] == (value + (value + 1)) + (value + 2), str("element ", i, ": ", sums[i]));
       }
     }
+  });
+  for (const std::string& failure : failures) EXPECT_EQ(failure, "");
+}
+
+// The full buffer of the larger side of an operation, and a shard of the other.
+TEST(PeerMappings, MapsTheBuffersOfTheOperation) {
+  const auto failures = run_ranks(3, Kind::processes, [](int) {
+    constexpr std::int64_t shard_blocks = 20, block = PeerMappings::block_bytes / 4;
+    const auto large = [] { return full({3 * shard_blocks * block}, 1.0, DType::float32, {}); };
+    const auto small = [] { return full({shard_blocks * block}, 1.0, DType::float32, {}); };
+    ProcessGroup& world = world_group();
+    const auto check = [&](const char* name, std::int64_t shards, const auto& call) {
+      const PeerMappings& mappings = *Communicator::current().state()->peer_mappings;
+      const std::int64_t before = mappings.num_mapped_blocks();
+      for (int time = 0; time < 2; ++time) call();
+      const std::int64_t mapped = mappings.num_mapped_blocks() - before;
+      // A buffer may begin and end within a block.
+      require(mapped >= shards * shard_blocks && mapped <= shards * shard_blocks + 4,
+              str(name, " maps ", mapped, " blocks for ", shards, " shards"));
+      barrier(world);
+    };
+    std::vector<Tensor> kept;  // memory that is used again would be mapped already
+    const auto keep = [&](Tensor tensor) { return kept.emplace_back(std::move(tensor)); };
+    const auto buffers = [&](bool large_input, bool large_output) {
+      return std::pair(keep(large_input ? large() : small()), keep(large_output ? large() : small()));
+    };
+    const auto gathered = buffers(false, true), scattered = buffers(true, false), turned = buffers(true, true);
+    const Tensor summed = keep(small());
+    check("all_gather", 2 * (1 + 3), [&] { all_gather(world, gathered.second, gathered.first); });
+    check("reduce_scatter", 2 * (3 + 1),
+          [&] { reduce_scatter(world, scattered.second, scattered.first, ReduceOp::sum); });
+    check("all_to_all", 2 * (3 + 3), [&] { all_to_all(world, turned.second, turned.first); });
+    const Tensor one = keep(small()), all = keep(large());
+    const int rank = world.rank();
+    const Tensor none;
+    // The root maps the inputs of the others. They map its output, and the inputs of both peers.
+    check("gather", rank == 0 ? 2 : 2 + 3, [&] { gather(world, rank == 0 ? all : none, one, 0); });
+    const Tensor part = keep(small()), parts = keep(large());
+    check("scatter", rank == 0 ? 2 : 2 + 3, [&] { scatter(world, part, rank == 0 ? parts : none, 0); });
+    const Tensor spread = keep(small());
+    check("broadcast", 2, [&] { broadcast(world, spread, 0); });
+    const Tensor little = keep(full({2 * block / 3 - 1}, 1.0, DType::float32, {}));
+    const std::int64_t before = Communicator::current().state()->peer_mappings->num_mapped_blocks();
+    for (int time = 0; time < 2; ++time) all_reduce(world, little, ReduceOp::sum);
+    require(Communicator::current().state()->peer_mappings->num_mapped_blocks() == before, "it maps a small buffer");
+    check("all_reduce", 2, [&] { all_reduce(world, summed, ReduceOp::sum); });
   });
   for (const std::string& failure : failures) EXPECT_EQ(failure, "");
 }

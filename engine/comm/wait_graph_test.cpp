@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/comm/process_group.hpp"
+#include "engine/comm/test_hosts.hpp"
 #include "engine/comm/test_ranks.hpp"
 
 namespace lockstep::comm {
@@ -246,6 +247,24 @@ TEST(DeadlockSearchOf128, NamesACycleInABoundedText) {
   for (const std::string& failure : failures)
     EXPECT_THAT(failure, AllOf(HasSubstr("rank 0 waits for rank 1 in receive"),
                                HasSubstr("and so on through 128 ranks"), HasSubstr("All of them receive")));
+}
+
+// The waits of another host are known late. A cycle counts when it has stayed the same for half a second.
+TEST(DeadlockSearchBetweenHosts, NamesACycleThatStaysTheSame) {
+  const auto failures = testing_hosts::run_hosts({0, 1}, [](int rank) {
+    barrier(world_group());
+    const auto start = std::chrono::steady_clock::now();
+    std::string failure;
+    try {
+      send(world_group(), floats(4), 1 - rank);
+    } catch (const CollectiveError& error) {
+      failure = error.message();
+    }
+    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    require(failure.find("deadlock: rank 0 waits for rank 1 in send") != std::string::npos, failure);
+    require(took >= 0.5 && took < soon, str("found after ", took, " s"));
+  });
+  for (const std::string& failure : failures) EXPECT_EQ(failure, "");
 }
 
 }  // namespace

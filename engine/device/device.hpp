@@ -49,16 +49,17 @@ std::string_view name_of(Purpose purpose);
 Purpose purpose_from_name(std::string_view name);  // throws Error for an unknown name
 
 // Sets the purpose of the blocks that this rank allocates within the scope. The innermost scope applies; without a
-// scope the purpose is `activation`.
+// scope the purpose is `activation`. `owner` becomes their label; it outlives the scope.
 class PurposeScope {
  public:
-  explicit PurposeScope(Purpose purpose);
+  explicit PurposeScope(Purpose purpose, const std::string* owner = nullptr);
   ~PurposeScope();
   PurposeScope(const PurposeScope&) = delete;
   PurposeScope& operator=(const PurposeScope&) = delete;
 
  private:
   Purpose previous_;
+  const std::string* previous_owner_;
 };
 
 class Runtime;       // a rank's device state (runtime.hpp)
@@ -84,8 +85,7 @@ class Memory {
   // Memory of the host that copies to and from devices of a kind may use asynchronously (allocate_pinned).
   bool pinned() const { return pinned_for_.has_value(); }
   bool pinned_for(Kind kind) const { return pinned_for_ == kind; }
-  // For messages: "fc1.weight (gradient)".
-  std::string label;
+  std::string label;  // what it belongs to, such as "fc1.weight", for messages
 
  private:
   friend class Runtime;

@@ -63,6 +63,7 @@ MemoryPtr Runtime::allocate_on(Stream& stream, std::size_t bytes, Purpose of, st
   memory->pinned_for_ = pinned_for;
   memory->counts_ = counts;
   memory->id_ = next_id_++;
+  if (owner != nullptr) memory->label = *owner;
   memory->allocation_stream_ = &stream;
   memory->runtime_ = this;
   memory->previous_ = nullptr;
@@ -256,8 +257,14 @@ bool is_counted(Device device) { return computes(device) || (device.index > 0 &&
 
 void repurpose(Memory& memory, Purpose purpose) { Runtime::repurpose(memory, purpose); }
 
-PurposeScope::PurposeScope(Purpose purpose) : previous_(std::exchange(Runtime::current().purpose, purpose)) {}
-PurposeScope::~PurposeScope() { Runtime::current().purpose = previous_; }
+PurposeScope::PurposeScope(Purpose purpose, const std::string* owner)
+    : previous_(std::exchange(Runtime::current().purpose, purpose)),
+      previous_owner_(std::exchange(Runtime::current().owner, owner)) {}
+PurposeScope::~PurposeScope() {
+  Runtime& runtime = Runtime::current();
+  runtime.purpose = previous_;
+  runtime.owner = previous_owner_;
+}
 
 MemoryStats memory_stats() { return Runtime::current().stats; }
 

@@ -197,9 +197,9 @@ std::string OrderCheck::describe(const AccessRecord& record, bool freeing) const
 }
 
 void OrderCheck::report(const AccessRecord& earlier, const AccessRecord& later, bool freeing, const Memory& memory) {
-  const std::string block = memory.label.empty() ? str("a block of ", memory.bytes(), " bytes (",
-                                                       name_of(memory.purpose()), ") on ", to_text(memory.device()))
-                                                 : str(memory.label, " on ", to_text(memory.device()));
+  const std::string block =
+      str(memory.label.empty() ? "a block" : "memory of " + memory.label, " (", name_of(memory.purpose()), ", ",
+          memory.bytes(), " bytes) on ", to_text(memory.device()));
   // The same two launches on the same block are reported once.
   const std::string key = str(block, "|", static_cast<const char*>(earlier.name), "|", static_cast<int>(earlier.stream),
                               "|", earlier.writes, earlier.is_allocation, "|", static_cast<const char*>(later.name),

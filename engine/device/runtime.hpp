@@ -84,6 +84,7 @@ class Runtime {
 
   bool counts_stand_ins = false;          // stand_in_memory.hpp
   Purpose purpose = Purpose::activation;  // set by the innermost PurposeScope
+  const std::string* owner = nullptr;     // set by the innermost PurposeScope
   MemoryStats stats;
   std::array<std::int64_t, num_purposes> allocations{};  // number since the start, by purpose
   std::vector<MemoryWindow*> windows;

@@ -10,46 +10,40 @@ std::vector<Builder> layer_builders() {
   return {
       {{"Linear",
         {{"in", true, {}}, {"out", true, {}}, {"bias", false, true}},
-        false,
         "x @ weight^T + bias, weight (out, in)"},
        [](const Arguments& args, const BuildOptions& options, const std::vector<ModulePtr>&) {
          return created<Linear>(options, args.size("in"), args.size("out"), args.boolean("bias"));
        }},
-      {{"ReLU", {}, false, "max(x, 0)"},
+      {{"ReLU", {}, "max(x, 0)"},
        [](const Arguments&, const BuildOptions&, const std::vector<ModulePtr>&) { return std::make_shared<ReLU>(); }},
-      {{"GELU", {}, false, "x / 2 * (1 + erf(x / sqrt(2)))"},
+      {{"GELU", {}, "x / 2 * (1 + erf(x / sqrt(2)))"},
        [](const Arguments&, const BuildOptions&, const std::vector<ModulePtr>&) { return std::make_shared<Gelu>(); }},
       {{"LayerNorm",
         {{"dim", true, {}}, {"bias", false, true}, {"eps", false, 1e-5}},
-        false,
         "normalises the last dim to mean 0 and variance 1, times weight, plus bias"},
        [](const Arguments& args, const BuildOptions& options, const std::vector<ModulePtr>&) {
          return created<LayerNorm>(options, args.size("dim"), args.boolean("bias"), args.number("eps"));
        }},
       {{"RMSNorm",
         {{"dim", true, {}}, {"eps", false, 1e-6}},
-        false,
         "divides the last dim by its root mean square, times weight"},
        [](const Arguments& args, const BuildOptions& options, const std::vector<ModulePtr>&) {
          return created<RmsNorm>(options, args.size("dim"), args.number("eps"));
        }},
       {{"Embedding",
         {{"num_rows", true, {}}, {"dim", true, {}}},
-        false,
         "selects rows of weight (num_rows, dim) by integers of any shape"},
        [](const Arguments& args, const BuildOptions& options, const std::vector<ModulePtr>&) {
          return created<Embedding>(options, args.size("num_rows"), args.size("dim"));
        }},
       {{"Dropout",
         {{"p", false, 0.5}},
-        false,
         "in training, drops elements with probability p and multiplies the others by 1 / (1 - p)"},
        [](const Arguments& args, const BuildOptions&, const std::vector<ModulePtr>&) {
          return std::make_shared<Dropout>(args.number("p"));
        }},
       {{"BatchNorm",
         {{"dim", true, {}}},
-        false,
         "normalises channels to mean 0 and variance 1, times weight, plus bias"},
        [](const Arguments& args, const BuildOptions& options, const std::vector<ModulePtr>&) {
          return created<BatchNorm>(options, args.size("dim"));
@@ -61,14 +55,13 @@ std::vector<Builder> layer_builders() {
          {"stride", false, 1},
          {"padding", false, 0},
          {"bias", false, true}},
-        false,
         "a convolution with a square kernel, plus bias"},
        [](const Arguments& args, const BuildOptions& options, const std::vector<ModulePtr>&) {
          const Conv2d::Settings settings = {args.size("in"),     args.size("out"),        args.size("kernel"),
                                             args.size("stride"), args.integer("padding"), args.boolean("bias")};
          return created<Conv2d>(options, settings);
        }},
-      {{"Sequential", {}, true, "calls its modules in order, named 0, 1, ..."},
+      {{"Sequential", {}, "calls its modules in order, named 0, 1, ...", true},
        [](const Arguments&, const BuildOptions&, const std::vector<ModulePtr>& modules) {
          return std::make_shared<Sequential>(modules);
        }},

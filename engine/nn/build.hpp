@@ -24,8 +24,8 @@ struct ArgumentInfo {
 struct BuilderInfo {
   std::string name;
   std::vector<ArgumentInfo> arguments;  // in positional order; a variadic builder (Sequential) takes only modules
+  std::string summary;                  // one line
   bool variadic = false;
-  std::string summary;  // one line
 };
 
 // All builders: the layers (Linear, ReLU, Sequential, ...) and the models (Net, UnitModule, Transformer, ...).

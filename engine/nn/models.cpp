@@ -193,34 +193,31 @@ ModulePtr vit(const Arguments&, const BuildOptions& options, const Modules&) {
 
 std::vector<Builder> model_builders() {
   return {
-      {{"Net", {}, false, "fc1, fc2, fc3: three Linear(2, 2) in sequence"}, net},
-      {{"MyNet", {}, false, "a: Linear(2, 2) of x, or of x @ kwarg if kwarg is given"}, my_net},
-      {{"UnitModule", {}, false, "l1, seq (ReLU, Linear, ReLU), l2, all of width 100"},
+      {{"Net", {}, "fc1, fc2, fc3: three Linear(2, 2) in sequence"}, net},
+      {{"MyNet", {}, "a: Linear(2, 2) of x, or of x @ kwarg if kwarg is given"}, my_net},
+      {{"UnitModule", {}, "l1, seq (ReLU, Linear, ReLU), l2, all of width 100"},
        [](const Arguments&, const BuildOptions& options, const Modules&) { return unit_module(options); }},
-      {{"CompositeModel", {}, false, "l1, two UnitModules u1 and u2, l2"}, composite_model},
-      {{"CompositeParamModel", {}, false, "l, two UnitModules, then a product with parameter p; and an unused buffer"},
+      {{"CompositeModel", {}, "l1, two UnitModules u1 and u2, l2"}, composite_model},
+      {{"CompositeParamModel", {}, "l, two UnitModules, then a product with parameter p; and an unused buffer"},
        composite_param_model},
       {{"MLP",
         {{"dim", true, {}}, {"mult", false, 4}, {"bias", false, true}, {"buffer", false, false}},
-        false,
         "in_proj, ReLU, out_proj, ReLU, and optionally an added buffer"},
        [](const Arguments& args, const BuildOptions& options, const Modules&) {
          return mlp(args.size("dim"), args.size("mult"), args.boolean("bias"), args.boolean("buffer"), options);
        }},
       {{"MLPStack",
         {{"dim", true, {}}, {"seq_parallel", false, false}},
-        false,
         "three MLPs with inner widths 3, 4 and 3 times dim; with seq_parallel also a LayerNorm without bias"},
        mlp_stack},
-      {{"MultiForwardModule", {}, false, "inner runs twice, outer takes the sum of its outputs"}, multi_forward},
-      {{"SimpleModel", {}, false, "net1, relu, net2, net3: widths 5, 8, 4, 12"}, simple_model},
-      {{"MLPModule", {}, false, "net1, relu, net2: widths 10, 16, 10; seeds the generator with 5"}, mlp_module},
+      {{"MultiForwardModule", {}, "inner runs twice, outer takes the sum of its outputs"}, multi_forward},
+      {{"SimpleModel", {}, "net1, relu, net2, net3: widths 5, 8, 4, 12"}, simple_model},
+      {{"MLPModule", {}, "net1, relu, net2: widths 10, 16, 10; seeds the generator with 5"}, mlp_module},
       {{"VisionTransformer",
         {},
-        false,
         "patch_proj; forward_features returns patches of width 1024, forward returns their sum"},
        [](const Arguments&, const BuildOptions& options, const Modules&) { return vision_transformer(options); }},
-      {{"ViT", {}, false, "vit (a VisionTransformer) and a projector of its forward_features to width 256"}, vit},
+      {{"ViT", {}, "vit (a VisionTransformer) and a projector of its forward_features to width 256"}, vit},
   };
 }
 

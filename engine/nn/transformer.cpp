@@ -140,7 +140,6 @@ std::vector<Builder> transformer_builders() {
              {"use_attn_mask", false, true},
              {"weight_tying", false, true},
              {"checkpoint_activations", false, false}},
-            false,
             "tok_embeddings, pos_embeddings, dropout, layers, norm, output; the output shares the weight of "
             "tok_embeddings"},
            transformer}};

@@ -71,7 +71,9 @@ void settle(const ModulePtr& root) {
 void name_parameters(const ModulePtr& root) {
   for (const NamedParameter& parameter : named_parameters(root)) {
     parameter.tensor().set_name(parameter.path);
-    parameter.tensor().storage()->owner = parameter.path;
+    Storage& storage = *parameter.tensor().storage();
+    storage.owner = parameter.path;
+    if (storage.has_memory() && storage.bytes() > 0) storage.memory().label = parameter.path;
   }
 }
 
@@ -207,11 +209,9 @@ void redraw(const ModulePtr& module) {
 
 void zero_grad(const ModulePtr& root, bool set_to_none) {
   for (const NamedParameter& parameter : named_parameters(root)) {
-    const Tensor gradient = grad(parameter.trained());
-    if (!gradient.defined()) continue;
     if (set_to_none)
       set_grad(parameter.trained(), Tensor());
-    else
+    else if (const Tensor gradient = grad(parameter.trained()); gradient.defined())
       raw::zero_(gradient);
   }
 }

@@ -39,7 +39,7 @@ Optimizer::ParameterState& Optimizer::state_of(const ParameterRef& parameter, co
 }
 
 void Optimizer::add_state(const Tensor& parameter, ParameterState& state, const Options& options) const {
-  const device::PurposeScope purpose(device::Purpose::optimizer);
+  const device::PurposeScope purpose(device::Purpose::optimizer, &parameter.name());
   for (const auto& [key, is_needed] : state_keys(options))
     if (is_needed && !state.tensors.contains(key)) state.tensors[key] = zeros_like(parameter);
 }
@@ -75,11 +75,9 @@ void Optimizer::zero_grad(bool set_to_none) {
   for (const Group& group : groups_)
     for (const ParameterRef& parameter : group.parameters) {
       const Tensor tensor = parameter.get();
-      const Tensor gradient = grad(tensor);
-      if (!gradient.defined()) continue;
       if (set_to_none)
         set_grad(tensor, Tensor());
-      else
+      else if (const Tensor gradient = grad(tensor); gradient.defined())
         raw::zero_(gradient);
     }
 }

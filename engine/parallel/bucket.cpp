@@ -35,7 +35,7 @@ void Bucket::move_to(BucketState next) {
 
 void Bucket::allocate(const Averaging& how) {
   if (flat_.defined()) return;
-  const device::PurposeScope purpose(how.memory);
+  const device::PurposeScope purpose(how.memory, &how.owner);
   flat_ = empty({num_elements_}, dtype_, device_);
 }
 

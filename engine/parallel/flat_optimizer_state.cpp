@@ -54,9 +54,7 @@ Json described(const StateTensors& tensors) {
   Json keys = Json::object();
   for (const auto& [key, tensor] : tensors)
     if (key != "step") keys[key] = std::string(name_of(tensor.dtype()));
-  const auto step = tensors.find("step");
-  return {{"keys", std::move(keys)},
-          {"step", step == tensors.end() ? -1 : static_cast<std::int64_t>(item(step->second))}};
+  return {{"keys", std::move(keys)}, {"step", static_cast<std::int64_t>(item(tensors.at("step")))}};
 }
 
 // Collective over the shard axis: ranks with an empty stretch of a parameter have no state of it.

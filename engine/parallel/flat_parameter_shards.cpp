@@ -67,7 +67,7 @@ FlatParameterShards::FlatParameterShards(GroupSettings settings, FlatSettings fl
 
 // Zeros, also in the padding, which no copy writes.
 Tensor FlatParameterShards::empty_shard(DType dtype, device::Device device) const {
-  const device::PurposeScope purpose(device::Purpose::parameter);
+  const device::PurposeScope purpose(device::Purpose::parameter, &settings().owner);
   if (!offloads() || !device::is_host(device)) return zeros({flat_.per_rank}, dtype, device);
   const Tensor shard = empty_offloaded(settings(), {flat_.per_rank}, dtype);
   raw::zero_(shard);
@@ -207,9 +207,7 @@ void FlatParameterShards::write_back(const std::vector<std::size_t>& changed) {
   put_views();
 }
 
-void FlatParameterShards::note_step_elsewhere() {
-  if (has_reduced_) detach(shard_).bump_version();
-}
+void FlatParameterShards::note_step_elsewhere() { detach(shard_).bump_version(); }
 
 bool FlatParameterShards::shards_changed() const { return gathered_ != version_of(shard_); }
 
@@ -233,7 +231,7 @@ Tensor FlatParameterShards::gather_input(const KeptShards*) {
 
 // The memory of the unsharded parameters. It belongs to all-gather, which waits for compute before it frees it.
 Tensor FlatParameterShards::gather_output(const Tensor& input, int num_ranks) {
-  const device::PurposeScope purpose(device::Purpose::gathered);
+  const device::PurposeScope purpose(device::Purpose::gathered, &settings().owner);
   if (!settings().mesh.is_sharded()) return to_compute(input);
   return empty({checked_multiply(input.size(0), num_ranks, "all_gather of a flat parameter")}, input.dtype(),
                settings().device);

@@ -44,8 +44,6 @@ class FlatParameterShards final : public GroupShards {
 
   // An optimizer step that changes the shards of other ranks only: the next forward gathers where theirs do.
   void note_step_elsewhere();
-  // Whether the ranks have reduced gradients since the parameters had none.
-  void set_has_reduced(bool value) { has_reduced_ = value; }
 
   // ---- full values (flat_full.cpp) ----
   // The flat tensor of the chunks of all ranks, on the device of the unit: one all-gather on compute. `chunk`: of any
@@ -120,7 +118,6 @@ class FlatParameterShards final : public GroupShards {
   Tensor partial_sum_;  // always undefined: every reduction is complete
   ParameterSlotRef flat_slot_;
   bool shows_full_ = false;
-  bool has_reduced_ = false;
   ShardVersion gathered_;        // at the last gather_input()
   ShardVersion unsharded_from_;  // whose values the leaves got last
 };

@@ -1,5 +1,6 @@
 // The gradients of a flat parameter: they enter the flat input in the layout of the parameter, padding as zeros.
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/grad_of_peers.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/parallel/flat_parameter_shards.hpp"
 #include "engine/tensor/ops.hpp"
@@ -52,8 +53,9 @@ ReductionPlan FlatParameterShards::plan_reduction(const std::vector<bool>& compl
   return plan;
 }
 
-void FlatParameterShards::fill_reduction_input(const ReductionPlan&, const Tensor& input) {
-  has_reduced_ = true;
+void FlatParameterShards::fill_reduction_input(const ReductionPlan& plan, const Tensor& input) {
+  for (const std::size_t i : plan.members)
+    if (trained(i).num_elements() == 0) note_grad_of_peers(trained(i));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const layout::FlatEntry& entry = flat_.entries[i];
     if (entry.length == 0) continue;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/grad_of_peers.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharded.hpp"
@@ -95,15 +96,16 @@ void write_back(FlatParameterShards& unit, bool with_gradients) {
       continue;
     }
     const Tensor& trained = unit.trained(i);
-    if (at.length == 0 || !gradient.defined())
+    if (at.length == 0 || !gradient.defined()) {
       set_grad(trained, Tensor());
-    else
+      if (gradient.defined()) note_grad_of_peers(trained);
+    } else {
       set_grad(trained,
                sharded_like(view(slice(gradients, 0, at.offset, at.offset + at.length), local_tensor(trained).sizes()),
                             trained),
                GradientType::any_floating);
+    }
   }
-  if (with_gradients) unit.set_has_reduced(has_gradient);
   if (with_gradients && !unit.has_original_parameters())
     set_grad(unit.trained(0), has_gradient ? gradients : Tensor(), GradientType::any_floating);
 }

@@ -1,6 +1,7 @@
 #include "engine/parallel/flat_units.hpp"
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/grad_of_peers.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
@@ -83,20 +84,16 @@ std::vector<layout::MeshShape> meshes_of_stretches(optim::Optimizer& optimizer) 
   return meshes;
 }
 
-// A step changes the shards of all ranks, also of those that hold no element which the optimizer trains.
+// A step changes the shards of the ranks that hold elements of a parameter with a gradient. The others note it.
 void note_step(optim::Optimizer& optimizer) {
   const std::map<const TensorImpl*, FlatMember> members = flat_members();
-  std::map<FlatParameterShards*, bool> holds_elements;
   for (const optim::Group& group : optimizer.groups())
     for (const optim::ParameterRef& parameter : group.parameters) {
       const Tensor tensor = parameter.get();
       const auto at = members.find(&tensor.impl());
-      if (at == members.end() || !requires_grad(tensor)) continue;
-      bool& holds = holds_elements[at->second.unit.get()];
-      holds = holds || tensor.num_elements() > 0;
+      if (at == members.end() || tensor.num_elements() > 0) continue;
+      if (grad(tensor).defined() || has_grad_of_peers(tensor)) at->second.unit->note_step_elsewhere();
     }
-  for (const auto& [unit, holds] : holds_elements)
-    if (!holds) unit->note_step_elsewhere();
 }
 
 }  // namespace

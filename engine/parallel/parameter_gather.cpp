@@ -53,7 +53,7 @@ std::int64_t PerParameterShards::input_offset(const layout::FlatShards& flat, st
 }
 
 Tensor PerParameterShards::gather_output(const Tensor& input, int num_ranks) {
-  const device::PurposeScope purpose(device::Purpose::communication);
+  const device::PurposeScope purpose(device::Purpose::communication, &settings().owner);
   return empty({checked_multiply(input.size(0), num_ranks, "all_gather of a group")}, input.dtype(), settings().device);
 }
 

@@ -66,7 +66,7 @@ void ShardGroup::begin_unshard(bool after_compute) {
   GatherBuffers& buffers = next.buffers;
   {
     const device::StreamScope scope(streams.copy_in);
-    const device::PurposeScope purpose(device::Purpose::communication);
+    const device::PurposeScope purpose(device::Purpose::communication, &owner());
     buffers.input = shards_->gather_input(kept);
   }
   wait(WaitEdge::all_gather_for_copy_in, streams.all_gather, streams.copy_in);

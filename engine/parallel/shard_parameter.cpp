@@ -32,7 +32,7 @@ ShardParameter::ShardParameter(std::string name_below, std::vector<ParameterSlot
   layout_ = std::make_shared<const layout::ShardedLayout>(mesh.layout_of(name, full, dim));
 
   const NoGrad no_grad;
-  const device::PurposeScope purpose(device::Purpose::parameter);
+  const device::PurposeScope purpose(device::Purpose::parameter, &name);
   const layout::Chunk rows = rows_of(cut_, mesh.shard_rank());
   const Tensor source = slice(detach(full), dim, rows.begin, rows.begin + rows.length);
   Tensor local;
@@ -108,7 +108,8 @@ Tensor ShardParameter::allocate_unsharded(DType dtype, device::Device device) {
   if (lockstep::requires_grad(leaf) != requires_grad()) set_requires_grad(leaf, requires_grad());
 
   Storage& storage = *leaf.storage();
-  auto memory = device::allocate(device, storage.bytes(), device::Purpose::gathered);
+  const device::PurposeScope purpose(device::Purpose::gathered, &name);
+  auto memory = device::allocate(device, storage.bytes());
   storage.attach(memory);
   storage.state = "gathered";
   // Copy-out writes through a second storage, so that the version of the parameter stays the same.

@@ -91,7 +91,7 @@ void ShardGroup::accumulate_fresh(UnshardedParameter& parameter) {
     make_addable(parameter.accumulated, fresh);
     add_gradient(parameter.accumulated.local, fresh.local, type);
   } else if (!synchronizes_gradients()) {
-    const device::PurposeScope purpose(device::Purpose::gradient);
+    const device::PurposeScope purpose(device::Purpose::gradient, &owner());
     const Tensor& local = fresh.local;
     parameter.accumulated = {local.dtype() == type ? raw::clone(local) : raw::cast(local, type), fresh.layout};
   } else {
@@ -209,7 +209,7 @@ void ShardGroup::reduce_scatter(Reduction& reduction) {
     return wait(WaitEdge::reduce_scatter_for_gradients, streams.reduce_scatter, compute);
   }
   {
-    const device::PurposeScope purpose(device::Purpose::gradient);
+    const device::PurposeScope purpose(device::Purpose::gradient, &owner());
     reduction.output = empty({reduction.plan.output_elements}, shards_->reduce_type(), settings().device);
   }
   Tensor input;
@@ -227,7 +227,7 @@ void ShardGroup::reduce_scatter(Reduction& reduction) {
 
 // The full gradients of the scattered members in one flat buffer, on compute.
 Tensor ShardGroup::fill_input(const Reduction& reduction, device::Purpose purpose) {
-  const device::PurposeScope scope(purpose);
+  const device::PurposeScope scope(purpose, &owner());
   Tensor input = empty({reduction.plan.input_elements}, shards_->reduce_type(), settings().device);
   shards_->fill_reduction_input(reduction.plan, input);
   if (reduction.division.before != 1.0) raw::div_(input, reduction.division.before);
@@ -319,7 +319,7 @@ void ShardGroup::deliver(Reduction& reduction, device::Stream& stream) {
 // whole output beside them. For the same reason an empty shard is never a view.
 void ShardGroup::allocate_targets(Reduction& reduction) const {
   const DType type = shards_->gradient_type();
-  const device::PurposeScope purpose(device::Purpose::gradient);
+  const device::PurposeScope purpose(device::Purpose::gradient, &owner());
   for (const ReducedPiece& piece : reduction.plan.pieces)
     reduction.shards.push_back(part_of(reduction.output, piece, piece.sizes));
   const bool are_views =
@@ -350,7 +350,7 @@ void ShardGroup::write_targets(const Reduction& reduction) {
 
 // Copies a gradient to the host on `stream`. The host adds it to a gradient of earlier backwards.
 void ShardGroup::offload_gradient(const Tensor& trained, const Tensor& gradient, device::Stream& stream) {
-  const device::PurposeScope purpose(device::Purpose::gradient);
+  const device::PurposeScope purpose(device::Purpose::gradient, &owner());
   const Tensor host = empty_offloaded(settings(), gradient.sizes(), gradient.dtype());
   if (host.num_elements() > 0) device::copy_bytes(stream, write(host), read(gradient));
   host_waits_ = true;

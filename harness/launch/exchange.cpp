@@ -161,6 +161,12 @@ bool has_all_parts(RunningCase& test_case) {
   return all;
 }
 
+bool went_well(const RunningCase& test_case) {
+  return std::all_of(test_case.outcomes.begin(), test_case.outcomes.end(), [](const verdict::RankOutcome& outcome) {
+    return outcome.status == verdict::RankStatus::finished && outcome.failures.empty();
+  });
+}
+
 void send_result(RunningCase& test_case) {
   Hosts& hosts = hosts_of(test_case);
   test_case.culprits = comm::awaited_ranks(test_case.at_time_out);
@@ -170,12 +176,8 @@ void send_result(RunningCase& test_case) {
     all.push_back(rank);
     test_case.outcomes[static_cast<std::size_t>(rank)].rank = rank;
   }
-  const bool wants_stories =
-      std::any_of(test_case.outcomes.begin(), test_case.outcomes.end(), [](const verdict::RankOutcome& outcome) {
-        return outcome.status != verdict::RankStatus::finished || !outcome.failures.empty();
-      });
   hosts.send_to_others(Topic::result, test_case.number,
-                       str(wants_stories ? '1' : '0', text_of_outcomes(test_case.outcomes, all)));
+                       str(went_well(test_case) ? '0' : '1', text_of_outcomes(test_case.outcomes, all)));
 }
 
 void send_stories(RunningCase& test_case) {
@@ -196,7 +198,7 @@ bool has_result(RunningCase& test_case) {
 }
 
 // Ends the ferry, which would take messages of the next case for its own. Without an answer of the other ferries, a
-// transfer may still use the memory of the world, which then stays.
+// transfer may still use the memory of the world, which then stays. A case that went well leaves no transfer behind.
 bool is_closed(RunningCase& test_case) {
   if (!test_case.ferry) return true;
   if (test_case.ferry->finished()) {
@@ -204,6 +206,9 @@ bool is_closed(RunningCase& test_case) {
     return true;
   }
   if (comm::now_ns() < test_case.exchange_deadline_ns) return false;
+  if (!test_case.interrupted && went_well(test_case))
+    for (const int host : test_case.ferry->awaited())
+      lose(test_case, host, "its messages of the case did not end in time");
   [[maybe_unused]] const void* ferry = test_case.ferry.release();
   [[maybe_unused]] const void* world = test_case.world.release();
   return true;

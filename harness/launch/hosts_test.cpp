@@ -179,6 +179,22 @@ TEST(Hosts, LoseAHostWhoseLauncherWasKilled) {
   EXPECT_THAT(ended[0].said, ::testing::EndsWith("lost"));
 }
 
+// Its last bytes never leave, while the ranks have their results.
+TEST(Hosts, LoseAHostWhoseTransfersDoNotEnd) {
+  struct Stuck : comm::SocketLink {
+    using SocketLink::SocketLink;
+    bool has_sent_all() override { return false; }
+  };
+  const auto ended = run_launchers(
+      {0, 1}, [](Hosts& hosts) { return text_of(launch(options_on(hosts, 2), says_hello)) + hosts.why_lost(); }, {},
+      [](int host, std::vector<int> sockets) {
+        if (host == 0) return std::unique_ptr<comm::Link>(std::make_unique<Stuck>(host, std::move(sockets)));
+        return socket_link(host, std::move(sockets));
+      });
+  EXPECT_THAT(ended[0].said, StartsWith("0 finished: rank 0 rank 1 ; 1 finished: rank 0 rank 1 ; host 1 ("));
+  EXPECT_THAT(ended[0].said, HasSubstr("its messages of the case did not end in time"));
+}
+
 TEST(Hosts, EndWhenHost0IsKilled) {
   const auto ended = run_launchers(
       {0, 1},

@@ -37,19 +37,19 @@ inline std::vector<std::vector<int>> socket_pairs(std::size_t num) {
 // Launchers as a launcher of processes would have started them; the other processes of their hosts do not exist.
 class TestProcesses : public Processes {
  public:
-  TestProcesses(std::vector<int> host_of, int host, std::vector<int> sockets)
-      : host_of_(std::move(host_of)), link_(host, std::move(sockets)) {}
+  TestProcesses(std::vector<int> host_of, std::unique_ptr<comm::Link> link)
+      : host_of_(std::move(host_of)), link_(std::move(link)) {}
   int rank() const override {
-    return static_cast<int>(std::find(host_of_.begin(), host_of_.end(), link_.host()) - host_of_.begin());
+    return static_cast<int>(std::find(host_of_.begin(), host_of_.end(), link_->host()) - host_of_.begin());
   }
   const std::vector<int>& host_of() const override { return host_of_; }
-  comm::Link* link() override { return &link_; }
+  comm::Link* link() override { return link_.get(); }
   int wait_for_launcher() override { return 3; }
   void end(int) override {}
 
  private:
   std::vector<int> host_of_;
-  comm::SocketLink link_;
+  std::unique_ptr<comm::Link> link_;
 };
 
 struct EndedLauncher {
@@ -58,10 +58,16 @@ struct EndedLauncher {
   double seconds = 0.0;
 };
 
+using MakeLink = std::function<std::unique_ptr<comm::Link>(int host, std::vector<int> sockets)>;
+inline std::unique_ptr<comm::Link> socket_link(int host, std::vector<int> sockets) {
+  return std::make_unique<comm::SocketLink>(host, std::move(sockets));
+}
+
 // Runs `body` in the launcher of each host, and returns the texts that they return. `meanwhile` gets their processes.
 inline std::vector<EndedLauncher> run_launchers(const std::vector<int>& host_of,
                                                 const std::function<std::string(Hosts&)>& body,
-                                                const std::function<void(const std::vector<pid_t>&)>& meanwhile = {}) {
+                                                const std::function<void(const std::vector<pid_t>&)>& meanwhile = {},
+                                                const MakeLink& make_link = socket_link) {
   const auto begin = std::chrono::steady_clock::now();
   const auto num = static_cast<std::size_t>(1 + *std::max_element(host_of.begin(), host_of.end()));
   std::vector<std::vector<int>> sockets = socket_pairs(num);
@@ -77,7 +83,7 @@ inline std::vector<EndedLauncher> run_launchers(const std::vector<int>& host_of,
           if (other != host && socket >= 0) ::close(socket);
       std::string said;
       try {
-        TestProcesses processes(host_of, static_cast<int>(host), sockets[host]);
+        TestProcesses processes(host_of, make_link(static_cast<int>(host), sockets[host]));
         Hosts hosts(processes, {});
         said = body(hosts);
       } catch (const std::exception& error) {

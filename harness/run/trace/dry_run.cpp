@@ -60,6 +60,7 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
     case Verb::forward:
     case Verb::grad_scaler:
     case Verb::set_lr:
+    case Verb::zero_grad:
       return {&DryRun::run_as_is, OnError::ends_plan};
 
     // Performed by the verb's own function. It may need a value that only a run knows: then it is left out.
@@ -121,8 +122,6 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
       return {&DryRun::clip_grad_norm, OnError::is_left_out};
     case Verb::step:
       return {&DryRun::step, OnError::ends_plan};
-    case Verb::zero_grad:
-      return {&DryRun::zero_grad, OnError::ends_plan};
     case Verb::init_optimizer_state:
       return {&DryRun::init_optimizer_state, OnError::is_left_out};
     case Verb::unscale:

@@ -94,7 +94,6 @@ class DryRun final : public StepRunner {
   bool skips_next_scaled_step();
   Value unscale(StepCall& call);
   Value step(StepCall& call);
-  Value zero_grad(StepCall& call);
   Value init_optimizer_state(StepCall& call);
   Value update_scale(StepCall& call);
   Value observe(StepCall& call);

@@ -208,21 +208,6 @@ Value DryRun::init_optimizer_state(StepCall& call) {
   return done;
 }
 
-Value DryRun::zero_grad(StepCall& call) {
-  Value done = run_verb(call);
-  if (!call.boolean("set_to_none")) return done;
-  const Value of = call.value("of");
-  if (const OptimizerPtr* optimizer = of.get_if<OptimizerPtr>()) {
-    shards_.note_no_gradients(tensors_of(**optimizer));
-    return done;
-  }
-  std::vector<Tensor> parameters;
-  for (const nn::NamedParameter& entry : nn::named_parameters(of.as_module("of")))
-    parameters.push_back(entry.trained());
-  shards_.note_no_gradients(parameters);
-  return done;
-}
-
 // After a skipped step, the scale falls. The scaler of the dry run has found no infinite gradient itself.
 Value DryRun::update_scale(StepCall& call) {
   const ScalerPtr scaler = call.value("scaler").as_scaler("scaler");

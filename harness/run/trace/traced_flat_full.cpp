@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/grad_of_peers.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/trace/stand_in.hpp"
@@ -22,7 +23,7 @@ Tensor full_tensor_of(const Dims& sizes, const LayoutPtr& inner, DType dtype, de
 bool TracedShards::has_gradient(const Group& group, const Parameter& parameter) {
   const Tensor& mine = trained(group, parameter);
   if (!requires_grad(mine)) return false;
-  return mine.num_elements() > 0 ? grad(mine).defined() : parameter.has_gradient;
+  return grad(mine).defined() || has_grad_of_peers(mine);
 }
 
 void TracedShards::show_full(const std::vector<plan::ModuleId>& ids, const Summon& summon) {
@@ -63,9 +64,7 @@ void TracedShards::hide_full(const std::vector<plan::ModuleId>& ids, bool writes
     for (Parameter& parameter : group.parameters) {
       const bool has = grad(parameter.slots.front().get().tensor).defined();
       found = found || has;
-      if (writes_gradients) parameter.has_gradient = has;
-      if (writes_gradients && !unit.slot)
-        give_gradient(group, parameter.shard, has && parameter.shard.num_elements() > 0);
+      if (writes_gradients && !unit.slot) give_gradient(group, parameter.shard, has);
       for (const Slot& slot : parameter.slots) {
         slot.get().tensor = slot.get().sharded = parameter.shard;
         slot.get().listed = !unit.slot;
@@ -124,12 +123,6 @@ void TracedShards::note_step(const std::vector<Tensor>& stepped) {
   }
   for (const auto& [id, here] : changed)
     if (!here) groups_[group_of_.at(id)].flat->chunk.bump_version();
-}
-
-void TracedShards::note_no_gradients(const std::vector<Tensor>& tensors) {
-  for (const Tensor& tensor : tensors)
-    if (const std::optional<TrainedPart> part = trained_as(tensor); part && !part->is_chunk)
-      groups_[group_of_.at(part->unit)].parameters[part->index].has_gradient = false;
 }
 
 }  // namespace lockstep::run

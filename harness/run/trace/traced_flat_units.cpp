@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/grad_of_peers.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/trace/stand_in.hpp"
@@ -118,8 +119,10 @@ DType TracedShards::gradient_type(const Group& group) {
   return computes ? *group.policy.param : group.flat->chunk.dtype();
 }
 
+// A parameter without elements on this rank gets none.
 void TracedShards::give_gradient(const Group& group, const Tensor& shard, bool has) {
   if (!has) return set_grad(shard, Tensor());
+  if (shard.num_elements() == 0) return note_grad_of_peers(shard);
   if (grad(shard).defined()) return;
   const Tensor made = empty(shard.sizes(), gradient_type(group), shard.device());
   set_grad(shard, shard.layout() ? make_sharded(made, shard.layout()) : made, GradientType::any_floating);
@@ -156,16 +159,16 @@ std::vector<plan::Planner::Gradient> TracedShards::norms_of_unit(plan::ModuleId 
   return norms;
 }
 
-// A parameter without elements on this rank gets none.
 std::vector<Tensor> TracedShards::give_gradients(Group& group) {
   FlatUnit& unit = *group.flat;
   std::vector<Tensor> given;
-  for (Parameter& parameter : group.parameters) {
-    parameter.has_gradient = requires_grad(trained(group, parameter));
-    if (!unit.slot && parameter.has_gradient && parameter.shard.num_elements() > 0) given.push_back(parameter.shard);
-  }
-  if (unit.slot) given.push_back(unit.chunk);
-  for (const Tensor& shard : given) give_gradient(group, shard, true);
+  const auto give = [&](const Tensor& shard) {
+    give_gradient(group, shard, true);
+    if (shard.num_elements() > 0) given.push_back(shard);
+  };
+  for (const Parameter& parameter : group.parameters)
+    if (!unit.slot && requires_grad(parameter.shard)) give(parameter.shard);
+  if (unit.slot) give(unit.chunk);
   return given;
 }
 

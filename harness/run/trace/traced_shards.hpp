@@ -64,7 +64,6 @@ class TracedShards {
     Tensor shard, post_forward_shard, full;
     device::MemoryPtr gathered{};  // of `full`, where the memory of stand-ins is counted
     Tensor fresh{};                // the full gradient of this backward until it is reduced
-    bool has_gradient = false;     // of a unit: some rank with elements of it has one
   };
   struct UnitSettings {
     plan::FlatChoices choices;
@@ -137,8 +136,6 @@ class TracedShards {
   std::vector<plan::Planner::Gradient> gradients_of_part(const Tensor& trained) const;
   // An optimizer step changes the chunks of all ranks, also of those where no element has a gradient.
   void note_step(const std::vector<Tensor>& stepped);
-  // The gradients of these tensors are none now, on all ranks.
-  void note_no_gradients(const std::vector<Tensor>& tensors);
   // ---- state dicts of units: traced_flat_state.cpp ----
   void set_state_settings(const nn::ModulePtr& root, const StateSettings& settings);
   // Those of the first unit at or below the module.
