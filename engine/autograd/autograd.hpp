@@ -136,8 +136,8 @@ void accumulate_grad(const Tensor& leaf, Tensor&& grad);  // keeps `grad` instea
 void run_post_accumulate_hooks(const Tensor& leaf);
 bool has_post_accumulate_hooks(const Tensor& leaf);
 // Records a separate identity for each tensor, so that independent branches of the graph stay independent in backward.
-// `reached` is called once per backward, when the gradient of the first of the tensors is complete. The caller continues
-// with the returned tensors; those that need no gradient are returned unchanged.
+// `reached` is called once per backward, when the gradient of the first of the tensors is complete. The caller
+// continues with the returned tensors; those that need no gradient are returned unchanged.
 std::vector<Tensor> watch_first_gradient(std::vector<Tensor> tensors, std::function<void()> reached);
 
 // ---- backward ----

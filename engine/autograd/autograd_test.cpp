@@ -318,8 +318,7 @@ TEST_F(Autograd, ContinuesTheHistoryOfInPlaceOperations) {
 
 TEST_F(Autograd, StaysUsableAfterAFailedBackward) {
   const Tensor x = leaf({1});
-  const Tensor h =
-      watch_first_gradient({ops::mul(x, 2.0)}, [] { throw Error("on purpose", "nothing"); })[0];
+  const Tensor h = watch_first_gradient({ops::mul(x, 2.0)}, [] { throw Error("on purpose", "nothing"); })[0];
   EXPECT_THAT(error_of([&] { backward({ops::sum(h)}); }), HasSubstr("on purpose"));
   EXPECT_FALSE(in_backward());
   EXPECT_TRUE(grad_enabled());

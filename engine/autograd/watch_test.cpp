@@ -78,7 +78,8 @@ TEST_F(WatchPassing, DoesNotCallWithoutGradients) {
 
 TEST_F(WatchPassing, WatchesSeveralTensorsAtOnce) {
   const Tensor x = leaf(1.0), number = full({1}, 5.0, DType::float32, {});
-  const auto watched = watch_passing({ops::mul(x, 2.0), number, ops::mul(x, 3.0), ops::mul(x, 4.0)}, [this] { calls += "w"; });
+  const auto watched =
+      watch_passing({ops::mul(x, 2.0), number, ops::mul(x, 3.0), ops::mul(x, 4.0)}, [this] { calls += "w"; });
   EXPECT_TRUE(watched[1].same_as(number));
   backward({ops::sum(ops::add(watched[0], ops::mul(watched[2], 10.0)))});
   EXPECT_EQ(calls, "w");

@@ -57,6 +57,42 @@ TEST_F(FerryData, ACollectiveIsDoneInTheRecorderOfEveryMember) {
   EXPECT_THAT(sum, ::testing::ElementsAre(10, 20, 30));
 }
 
+// Here the ferry is that of the host that adds.
+using FerryDataOfSecondHost = testing_ferry::FerryOfSecondHost;
+TEST_F(FerryDataOfSecondHost, ASumGoesToTheOtherHost) {
+  std::vector<float> sum;
+  std::thread rank([&] {
+    const testing_ranks::Body body = [&](int) {
+      const Tensor x = testing_ranks::tensor_of(std::vector<float>{1, 2, 3}, DType::float32);
+      all_reduce(world_group(), x, ReduceOp::mean);
+      sum = testing_ranks::values_of<float>(x);
+    };
+    testing_ranks::run_rank(world_, 1, body, 60.0);
+  });
+  auto [arrival, nothing] = next_body<ArrivalBody>(FerryKind::arrival);
+  EXPECT_EQ(arrival.member, 1);
+  arrival.member = 0;
+  peer_.send(1, FerryKind::arrival, arrival);
+  DataBody body{};
+  body.group = arrival.group;
+  body.sequence = arrival.sequence;
+  body.n = 3;
+  body.member = 0;
+  const float summand[] = {11, 22, 33};
+  peer_.send(1, FerryKind::data, body, {reinterpret_cast<const char*>(summand), sizeof summand});
+  const auto [data, bytes] = next_body<DataBody>(FerryKind::data);
+  EXPECT_EQ(data.member, -1) << "a sum";
+  EXPECT_EQ(data.begin, 0);
+  EXPECT_EQ(data.n, 3);
+  std::vector<float> values(3);
+  ASSERT_EQ(bytes.size(), 3 * sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  EXPECT_THAT(values, ::testing::ElementsAre(6, 12, 18));
+  rank.join();
+  EXPECT_EQ(sum, values);
+  EXPECT_EQ(control_.rank(0).records[0].state.load(), CollectiveState::done);
+}
+
 struct Unfit {
   const char* name;
   DataBody data;

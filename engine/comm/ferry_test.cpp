@@ -189,5 +189,18 @@ TEST_F(OneFerry, LosesAHostWhoseConnectionHasEnded) {
   EXPECT_EQ(ferry_.lost().size(), 1U);
 }
 
+using testing_ferry::FerryOfSecondHost;
+
+TEST_F(FerryOfSecondHost, LosesTheFirstHost) {
+  turn_for(milliseconds(5));
+  EXPECT_THAT(ferry_.lost(), ::testing::IsEmpty());
+  EXPECT_THAT(ferry_.awaited(), ::testing::ElementsAre(0));
+  ::shutdown(sockets_.ends[1], SHUT_RDWR);
+  ASSERT_TRUE(soon([&] { return !ferry_.lost().empty(); }));
+  EXPECT_EQ(ferry_.lost()[0].host, 0);
+  EXPECT_EQ(control_.rank(0).end.load(), RankEnd::died);
+  EXPECT_EQ(control_.rank(1).end.load(), RankEnd::none);
+}
+
 }  // namespace
 }  // namespace lockstep::comm

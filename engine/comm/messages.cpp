@@ -10,11 +10,6 @@ namespace lockstep::comm {
 
 namespace {
 
-std::string seconds_text(std::int64_t ns) {
-  const std::int64_t tenths = (ns + 50'000'000) / 100'000'000;
-  return tenths % 10 == 0 ? str(tenths / 10, " s") : str(tenths / 10, ".", tenths % 10, " s");
-}
-
 // Ranks grouped by a text that they share, in group order.
 class RanksByText {
  public:
@@ -80,6 +75,11 @@ std::string differences(const IssuedCollective& issued) {
 }
 
 }  // namespace
+
+std::string seconds_text(std::int64_t ns) {
+  const std::int64_t tenths = (ns + 50'000'000) / 100'000'000;
+  return tenths % 10 == 0 ? str(tenths / 10, " s") : str(tenths / 10, ".", tenths % 10, " s");
+}
 
 std::string ranks_text(const std::vector<int>& ranks) {
   std::string out = "[";

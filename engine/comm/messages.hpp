@@ -12,6 +12,8 @@ namespace lockstep::comm {
 std::string ranks_text(const std::vector<int>& ranks);
 // "rank 2", "ranks 0, 1".
 std::string named_ranks_text(const std::vector<int>& ranks);
+// "0.6 s", to a tenth.
+std::string seconds_text(std::int64_t ns);
 // The members as world ranks; a channel as "[0 -> 1]".
 std::string group_text(const GroupControl& group);
 // "all_reduce(sum) of 12 float32 for fc1.weight at line 14".

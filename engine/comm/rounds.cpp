@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "engine/comm/communicator.hpp"
+#include "engine/comm/messages.hpp"
 #include "engine/comm/wait_graph.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/schedule.hpp"
@@ -22,8 +23,8 @@ void poll(RankState& state, const std::string& operation, Ready&& ready) {
     if (state.world->abort.is_set())
       throw PeerEndedError(str(operation, ": the case was aborted: ", state.world->abort.read()));
     if (now_ns() - start > state.deadline_ns.load())
-      throw CollectiveError(str(operation, ": some rank did not end its backward within ",
-                                static_cast<double>(state.deadline_ns.load()) * 1e-9, " s"));
+      throw CollectiveError(
+          str(operation, ": some rank did not end its backward within ", seconds_text(state.deadline_ns.load())));
     if (schedule::Actor* me = schedule::self()) [[unlikely]] {
       if (!me->wait_or_stall("the end of a round", [&] { return ready() || state.world->abort.is_set(); }))
         search_for_deadlock(state, ++stalled_turns);

@@ -140,7 +140,7 @@ TEST(SocketLinkFrames, EndsTheConnectionAtAFrameThatDoesNotFit) {
   other = head(message, 0, 0);
   other.channel = num_channels;
   EXPECT_FALSE(stands_after(other)) << "an unknown channel";
-  EXPECT_FALSE(stands_after(head(4, 0, 0))) << "an unknown kind";
+  EXPECT_FALSE(stands_after(head(4, 0, 1))) << "an unknown kind";
   EXPECT_FALSE(stands_after(head(ready, 0, 2))) << "asks for data that was not announced";
   EXPECT_FALSE(stands_after(head(ready, 1, 1), 1)) << "asks with bytes behind the head";
   EXPECT_FALSE(stands_after(head(refuse, 0, 2))) << "refuses data that was not announced";

@@ -1,5 +1,5 @@
-// For tests: one ferry between a world of two ranks and a host that the test plays. Host 1 is the test's: it sends and
-// receives the messages itself.
+// For tests: one ferry between a world of two ranks and a host that the test plays, host 1 unless said otherwise. The
+// test sends and receives the messages itself.
 //
 //   TEST_F(OneFerry, Name) { peer_.send(0, FerryKind::abort, ...); EXPECT_TRUE(soon([&] { return ...; })); }
 #pragma once
@@ -48,8 +48,19 @@ struct Sockets {
   int ends[2];
 };
 
+// Those of a host of two that has this one to the other.
+inline std::vector<int> sockets_of(int host, int socket) {
+  return host == 0 ? std::vector<int>{-1, socket} : std::vector<int>{socket, -1};
+}
+
 class OneFerry : public ::testing::Test {
  protected:
+  explicit OneFerry(int host = 0)
+      : mine_(host, sockets_of(host, sockets_.ends[0])),
+        theirs_(1 - host, sockets_of(1 - host, sockets_.ends[1])),
+        ferry_(mine_, *world_.host, {host, 2, {0, 1}}, 1),
+        peer_(theirs_, 1) {}
+
   struct Heard {
     FerryKind kind;
     std::string body;
@@ -113,13 +124,19 @@ class OneFerry : public ::testing::Test {
   }
 
   Sockets sockets_;
-  HoldingLink mine_{0, {-1, sockets_.ends[0]}};
-  SocketLink theirs_{1, {sockets_.ends[1], -1}};
+  HoldingLink mine_;
+  SocketLink theirs_;
   testing_ranks::World world_{2, testing_ranks::Kind::threads};
   WorldControl& control_ = control_of(*world_.host);
-  Ferry ferry_{mine_, *world_.host, {0, 2, {0, 1}}, 1};
-  FerryPost peer_{theirs_, 1};
+  Ferry ferry_;
+  FerryPost peer_;
   std::deque<Heard> heard_;
+};
+
+// The ferry is that of host 1, and the test is host 0.
+class FerryOfSecondHost : public OneFerry {
+ protected:
+  FerryOfSecondHost() : OneFerry(1) {}
 };
 
 }  // namespace lockstep::comm::testing_ferry

@@ -42,9 +42,7 @@ std::vector<Builder> layer_builders() {
        [](const Arguments& args, const BuildOptions&, const std::vector<ModulePtr>&) {
          return std::make_shared<Dropout>(args.number("p"));
        }},
-      {{"BatchNorm",
-        {{"dim", true, {}}},
-        "normalises channels to mean 0 and variance 1, times weight, plus bias"},
+      {{"BatchNorm", {{"dim", true, {}}}, "normalises channels to mean 0 and variance 1, times weight, plus bias"},
        [](const Arguments& args, const BuildOptions& options, const std::vector<ModulePtr>&) {
          return created<BatchNorm>(options, args.size("dim"));
        }},

@@ -58,7 +58,6 @@ void FlatParameterShards::fill_reduction_input(const ReductionPlan& plan, const 
     if (trained(i).num_elements() == 0) note_grad_of_peers(trained(i));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const layout::FlatEntry& entry = flat_.entries[i];
-    if (entry.length == 0) continue;
     FullGradient& gradient = parameters_[i].accumulated;
     const Tensor to = as_strided(input, entry.sizes, contiguous_strides(entry.sizes), input.offset() + entry.offset);
     if (gradient.defined())

@@ -168,16 +168,15 @@ void check_shared(const std::vector<Unit>& units) {
 // ---- values before sharding ----
 void materialize_unit(const Unit& unit, device::Device device) {
   for (const ModulePtr& module : unit.modules) {
-    const bool on_meta = std::any_of(module->parameters.begin(), module->parameters.end(),
-                                     [](const auto& slot) { return slot.tensor.defined() && slot.tensor.is_meta(); });
-    if (!on_meta) continue;
+    const auto is_on_meta = [](const auto& slot) { return slot.tensor.defined() && slot.tensor.is_meta(); };
+    if (std::none_of(module->parameters.begin(), module->parameters.end(), is_on_meta) &&
+        std::none_of(module->buffers.begin(), module->buffers.end(), is_on_meta))
+      continue;
     const NoGrad no_grad;
     for (const nn::ParameterSlot& slot : module->parameters)
-      if (slot.tensor.defined() && slot.tensor.is_meta())
-        nn::swap_data(slot.tensor, empty(slot.tensor.sizes(), slot.tensor.dtype(), device));
+      if (is_on_meta(slot)) nn::swap_data(slot.tensor, empty(slot.tensor.sizes(), slot.tensor.dtype(), device));
     for (const nn::BufferSlot& slot : module->buffers)
-      if (slot.tensor.defined() && slot.tensor.is_meta())
-        nn::swap_data(slot.tensor, zeros(slot.tensor.sizes(), slot.tensor.dtype(), device));
+      if (is_on_meta(slot)) nn::swap_data(slot.tensor, zeros(slot.tensor.sizes(), slot.tensor.dtype(), device));
     if (!defect_armed(Defect::flat_meta_not_drawn)) nn::redraw(module);
   }
 }

@@ -139,20 +139,26 @@ std::vector<plan::ModuleId> TracedShards::units_below(const nn::ModulePtr& modul
 std::vector<plan::Planner::Gradient> TracedShards::norms_of_unit(plan::ModuleId id) const {
   const Group& group = groups_[group_of_.at(id)];
   std::vector<plan::Planner::Gradient> norms;
-  if (group.parameters.empty() || !group.flat->settings.choices.shards) return norms;
-  const layout::MeshShape& mesh = group.mesh->shape();
+  if (group.parameters.empty()) return norms;
   const bool computes = group.flat->settings.keeps_compute_type && group.policy.param;
   const DType type = computes ? *group.policy.param : group.flat->chunk.dtype();
   for (const Parameter& parameter : group.parameters) {
-    std::vector<int> sizes{mesh.size(mesh.num_axes() - 1)};
-    std::vector<std::string> names{mesh.names().back()};
-    std::vector<layout::Placement> placements{layout::shard(0)};
+    std::vector<int> sizes;
+    std::vector<std::string> names;
+    std::vector<layout::Placement> placements;
+    if (group.flat->settings.choices.shards) {
+      const layout::MeshShape& mesh = group.mesh->shape();
+      sizes.push_back(mesh.size(mesh.num_axes() - 1));
+      names.push_back(mesh.names().back());
+      placements.push_back(layout::shard(0));
+    }
     if (parameter.inner)
       for (int axis = 0; axis < parameter.inner->mesh.num_axes(); ++axis) {
         sizes.push_back(parameter.inner->mesh.size(axis));
         names.push_back(parameter.inner->mesh.names()[static_cast<std::size_t>(axis)]);
         placements.push_back(parameter.inner->placements[static_cast<std::size_t>(axis)]);
       }
+    if (sizes.empty()) continue;
     norms.push_back(
         {{layout::MeshShape(sizes, names), placements, parameter.sizes}, size_of(type) == 2 ? DType::float32 : type});
   }
