@@ -49,13 +49,12 @@ Runtime::DeviceState& Runtime::state_of(Device device) {
   auto state = std::make_unique<DeviceState>();
   state->device = device;
   state->backend = &backend_of(device.kind);
-  DeviceState& added = *devices_.emplace_back(std::move(state));
-  added.current = &stream(device, Role::compute);
-  return added;
+  state->current = &stream_of(*state, Role::compute);  // before the device is known: this may throw
+  return *devices_.emplace_back(std::move(state));
 }
 
-Stream& Runtime::stream(Device device, Role role) {
-  DeviceState& state = state_of(device);
+Stream& Runtime::stream_of(DeviceState& state, Role role) {
+  const Device device = state.device;
   std::unique_ptr<Stream>& slot = state.streams[static_cast<std::size_t>(role)];
   if (!slot) {
     std::unique_ptr<Stream> made(new Stream);

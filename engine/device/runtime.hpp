@@ -52,7 +52,7 @@ class Runtime {
   static Runtime& current() { return RankContext::current().service<Runtime>(); }
   Backend& backend_of(Device device) { return *state_of(device).backend; }
 
-  Stream& stream(Device device, Role role);
+  Stream& stream(Device device, Role role) { return stream_of(state_of(device), role); }
   Stream& current_stream(Device device) { return *state_of(device).current; }
   Stream* exchange_current(Device device, Stream* stream);
   void synchronize_all();
@@ -98,6 +98,7 @@ class Runtime {
     Stream* current = nullptr;
   };
   DeviceState& state_of(Device device);
+  Stream& stream_of(DeviceState& state, Role role);
   Backend& backend_of(Kind kind);
   void release(Memory* memory);
   static void poison_freed(Memory& memory);

@@ -83,6 +83,21 @@ TEST(Deferred, IsAbandonedAtTheEndOfTheRank) {
   EXPECT_FALSE(finished);
 }
 
+TEST(Streams, AreRefusedBeyondSixteenEachTime) {
+  OneRank rank;
+  for (int index = 0; index < 16; ++index) EXPECT_EQ(current_stream({Kind::sim, index}).device().index, index);
+  for (int time = 0; time < 2; ++time) {
+    try {
+      current_stream({Kind::sim, 16});
+      FAIL() << "not refused";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("stream sim:16/compute: a rank has at most 16 streams"));
+    }
+  }
+  EXPECT_THROW(stream({Kind::sim, 0}, Role::all_gather), Error);
+  EXPECT_EQ(current_stream({Kind::sim, 15}).name(), "sim:15/compute");
+}
+
 TEST(Launch, RejectsMixedDevices) {
   OneRank rank;
   const MemoryPtr a = allocate(cpu, 8), b = allocate(sim, 8), c = allocate({Kind::sim, 1}, 8);
