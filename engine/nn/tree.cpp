@@ -73,7 +73,7 @@ void name_parameters(const ModulePtr& root) {
     parameter.tensor().set_name(parameter.path);
     Storage& storage = *parameter.tensor().storage();
     storage.owner = parameter.path;
-    if (storage.has_memory() && storage.bytes() > 0) storage.memory().label = parameter.path;
+    if (storage.memory_ptr()) storage.memory_ptr()->label = parameter.path;
   }
 }
 
