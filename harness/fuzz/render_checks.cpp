@@ -54,8 +54,8 @@ void Checks::expect_resharded(const Step& step) {
 }
 
 // The allowance where the bits are not promised: float32 rounded in another order. A norm of nearly equal values
-// multiplies the rounding by up to 1 / sqrt(eps), about 300. Under a scaler, gradients below the smallest normal float32
-// are rounded at another place; larger values stay exact.
+// multiplies the rounding by up to 1 / sqrt(eps), about 300. Under a scaler, gradients below the smallest normal
+// float32 are rounded at another place; larger values stay exact.
 Json Checks::allowance(const std::string& actual, const std::string& expected) const {
   Json arguments = {{"actual", actual}, {"expected", expected}};
   if (exact_ && program_.is_scaled) {
