@@ -50,7 +50,7 @@ TEST_F(FerryMessages, TellTheWaitsOfARankOnceTheyHaveLasted) {
   rank.wait_changes.store(4);
   std::pair<RankBody, std::string> state = next_body<RankBody>(FerryKind::rank_state);
   if (state.first.wait_changes == 0)
-    state = next_body<RankBody>(FerryKind::rank_state);  // the first one told the begin
+    state = next_body<RankBody>(FerryKind::rank_state);  // the first one says that the rank begins
   const RankBody& body = state.first;
   EXPECT_EQ(body.rank, 0);
   EXPECT_EQ(body.end, RankEnd::none);

@@ -108,8 +108,7 @@ bool stands_after(const RawHead& head, std::size_t num_behind = 0) {
   link.receive(message, bytes_of(here));
   write(head, num_behind);
   link.progress();
-  const bool stands = link.is_alive(1);
-  return stands;
+  return link.is_alive(1);
 }
 
 TEST(SocketLinkFrames, EndsTheConnectionAtAFrameThatDoesNotFit) {

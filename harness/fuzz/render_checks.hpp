@@ -27,6 +27,7 @@ class Checks {
   void compare_models();
   void compare_states();
   void compare(const std::string& actual, const std::string& expected);
+  void compare_gradients(const std::string& actual, const std::string& expected);
   bool is_on_host() const;
 
   const bool for_peer_;
