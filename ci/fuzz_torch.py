@@ -31,11 +31,7 @@ import torch
 import torch.nn as nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from fuzz_torch_language import LOSSES, Expression, evaluate  # noqa: E402
-
-
-class Unsupported(Exception):
-    """The program uses something that this interpreter leaves out."""
+from fuzz_torch_language import LOSSES, Expression, Unsupported, evaluate  # noqa: E402
 
 
 def matching(model: nn.Module, path: str) -> list[nn.Parameter]:

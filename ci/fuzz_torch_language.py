@@ -28,6 +28,10 @@ class Expression(nn.Module):
         return names["return"]
 
 
+class Unsupported(Exception):
+    """The program uses something that this interpreter leaves out."""
+
+
 class BatchNorm(nn.modules.batchnorm._BatchNorm):
     """Of inputs of any number of dims, with the channels at dim 1."""
 
@@ -36,10 +40,13 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 class Dropout(nn.Dropout):
-    """PyTorch draws for the elements in the order of the memory, Lockstep in the order of the dims."""
+    """Both draw for the elements in the order of the memory. Results of Lockstep's operations are contiguous, but for views;
+    PyTorch's have the strides of their operands."""
 
     def forward(self, x):
-        return super().forward(x.contiguous())
+        if x._is_view() and not x._base.is_contiguous():
+            raise Unsupported("dropout of a view of a transposed result")
+        return super().forward(x if x._is_view() else x.contiguous())
 
 
 def linear(rows: int, columns: int, bias: bool = True) -> nn.Module:

@@ -107,7 +107,9 @@ void move_towards(const Tensor& running, const Tensor& value, double momentum) {
 
 }  // namespace
 
-// Composed of other operations: each channel, made contiguous, is a row of layer_norm.
+// Composed of other operations: each channel, made contiguous, is a row of layer_norm. The backward of layer_norm multiplies
+// gradients with its input, so that a large mean costs digits; PyTorch's backward of batch_norm multiplies with the distance
+// from the mean. Hence the rows are centred first. A constant shift changes neither the result nor its gradient.
 Tensor batch_norm(const Tensor& x, const Tensor* weight, const Tensor* bias, const Tensor* running_mean,
                   const Tensor* running_var, bool training, double momentum, double eps) {
   if (any_sharded(x, weight, bias, running_mean, running_var)) [[unlikely]]
@@ -129,16 +131,14 @@ Tensor batch_norm(const Tensor& x, const Tensor* weight, const Tensor* bias, con
       throw Error(str("batch_norm: training on ", count, " values per channel: ", describe(x)), "give at least two");
     const Tensor transposed = ops::transpose(cast(x, wide), 0, 1);
     const Tensor rows = reshape(transposed, Dims{channels, count});
-    if (running_mean || running_var) {
-      const Tensor values = raw::contiguous(rows), mean = raw::mean(values, Dims{1}, true);
-      const Tensor centred = raw::sub(values, mean);
-      if (running_mean) move_towards(*running_mean, raw::reshape(mean, Dims{channels}), momentum);
-      if (running_var)
-        move_towards(*running_var,
-                     raw::div(raw::sum(raw::mul(centred, centred), Dims{1}, false), static_cast<double>(count - 1)),
-                     momentum);
-    }
-    normed = ops::transpose(ops::view(layer_norm(rows, 1, nullptr, nullptr, eps), transposed.sizes()), 0, 1);
+    const Tensor mean = raw::mean(raw::contiguous(rows), Dims{1}, true);
+    const Tensor centred = sub(rows, mean);
+    if (running_mean) move_towards(*running_mean, raw::reshape(mean, Dims{channels}), momentum);
+    if (running_var)
+      move_towards(*running_var,
+                   raw::div(raw::sum(raw::mul(centred, centred), Dims{1}, false), static_cast<double>(count - 1)),
+                   momentum);
+    normed = ops::transpose(ops::view(layer_norm(centred, 1, nullptr, nullptr, eps), transposed.sizes()), 0, 1);
   } else {
     require_per_channel("running mean", x, running_mean);
     require_per_channel("running variance", x, running_var);
