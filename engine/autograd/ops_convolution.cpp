@@ -107,9 +107,10 @@ void move_towards(const Tensor& running, const Tensor& value, double momentum) {
 
 }  // namespace
 
-// Composed of other operations: each channel, made contiguous, is a row of layer_norm. The backward of layer_norm multiplies
-// gradients with its input, so that a large mean costs digits; PyTorch's backward of batch_norm multiplies with the distance
-// from the mean. Hence the rows are centred first. A constant shift changes neither the result nor its gradient.
+// Composed of other operations: each channel, made contiguous, is a row of layer_norm. The backward of layer_norm
+// multiplies gradients with its input, so that a large mean costs digits; PyTorch's backward of batch_norm multiplies
+// with the distance from the mean. Hence the rows are centred first. A constant shift changes neither the result nor
+// its gradient.
 Tensor batch_norm(const Tensor& x, const Tensor* weight, const Tensor* bias, const Tensor* running_mean,
                   const Tensor* running_var, bool training, double momentum, double eps) {
   if (any_sharded(x, weight, bias, running_mean, running_var)) [[unlikely]]
