@@ -8,13 +8,18 @@ using layout::Placement;
 
 namespace {
 
+Placement as_dim(Placement placement, int dim) {
+  placement.dim = dim;
+  return placement;
+}
+
 // Whether a mask that broadcasts to (..., queries, keys) has the elements for a shard of the scores.
 bool mask_fits(const Placement& scores, int num_dims, const ShardedLayout& mask, std::size_t axis) {
   const Placement& own = mask.placements[axis];
   if (!scores.is_shard()) return own == scores;
   const int dim = scores.dim - (num_dims - mask.sizes.size());
   if (dim < 0 || mask.sizes[dim] == 1) return own.is_replicate();
-  return own.is_shard(dim) && own.kind == scores.kind && own.split_factor == scores.split_factor;
+  return own == as_dim(scores, dim);
 }
 
 [[noreturn]] void refuse_attention(const std::vector<ShardedLayout>& operands) {
@@ -59,11 +64,6 @@ bool are_rows_of(const Dims& rows, const Dims& logits, int classes) {
   bool fits = rows.size() + 1 == logits.size();
   for (int dim = 0; fits && dim < rows.size(); ++dim) fits = rows[dim] == logits[dim < classes ? dim : dim + 1];
   return fits;
-}
-
-Placement as_dim(Placement placement, int dim) {
-  placement.dim = dim;
-  return placement;
 }
 
 }  // namespace
