@@ -36,12 +36,12 @@ void Communicator::open_world(RankContext& context) {
   state_->rank = context.rank();
   state_->activity = &context.service<device::Activity>();
   if (context.shared() != nullptr) {
-    state_->host = static_cast<const device::HostWorld*>(context.shared());
-    state_->world = &control_of(*state_->host);
+    const auto& host = *static_cast<const device::HostWorld*>(context.shared());
+    state_->world = &control_of(host);
     LOCKSTEP_CHECK(state_->world->world_size == context.world_size(), "rank ", context.rank(), " of ",
                    context.world_size(), " in a world of ", state_->world->world_size);
     note_place_on_host(context, *state_->world);
-    if (state_->world->processes != 0) state_->peer_mappings = std::make_unique<PeerMappings>(*state_->host);
+    if (state_->world->processes != 0) state_->peer_mappings = std::make_unique<PeerMappings>(host);
     return;
   }
   if (context.has_service<FakePeers>()) {

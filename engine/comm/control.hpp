@@ -57,10 +57,8 @@ struct alignas(64) MemberEntry {
   Fingerprint fingerprint;
   const std::byte* input;
   std::byte* output;
-  std::uint32_t record;  // index of this call in the member's flight recorder, modulo 2^32
-  // 2 * (generation of the slot + 1) once the member has arrived. The lowest bit is set when peers cannot access one of
-  // its buffers.
-  std::atomic<std::uint32_t> arrival;
+  std::uint32_t record;                   // index of this call in the member's flight recorder, modulo 2^32
+  std::atomic<std::uint32_t> arrival;     // generation of the slot + 1 once the member has arrived
   std::atomic<std::int64_t> moved_bytes;  // that the transport has moved for this member
   std::uint64_t staging;                  // offset of the member's staging memory in the control area; 0 if none
 };

@@ -146,7 +146,6 @@ void Ferry::State::send_arrival(GroupControl& group, const Notice& notice) {
   body.group = group.id;
   body.sequence = notice.sequence;
   body.member = notice.member;
-  body.has_private_buffer = entry.arrival.load(std::memory_order_relaxed) & 1;
   body.fingerprint = entry.fingerprint;
   body.age_ns = now_ns() - record.issued_ns;
   std::memcpy(body.record.data(), static_cast<const void*>(&record), sizeof record);
@@ -155,7 +154,6 @@ void Ferry::State::send_arrival(GroupControl& group, const Notice& notice) {
 }
 
 void Ferry::State::send_piece(GroupControl& group, const Notice& notice) {
-  const StagingShape shape(group.slot(notice.sequence).entries(), group.size);
   const MemberEntry& entry = group.slot(notice.sequence).entries()[notice.member];
   const auto number = static_cast<std::int64_t>(notice.piece);
   PieceBody body{};
@@ -164,8 +162,7 @@ void Ferry::State::send_piece(GroupControl& group, const Notice& notice) {
   body.piece = notice.piece;
   body.member = notice.member;
   to_group(group, FerryKind::staged_piece, body,
-           {reinterpret_cast<const char*>(world.at(shape.offset_of(entry, number))),
-            shape.piece_bytes(entry, notice.member, number)});
+           {reinterpret_cast<const char*>(staged_piece(world, entry, number)), piece_bytes(entry, number)});
 }
 
 // Asks the host of the first member to poison the group, or does it if that is this host.
@@ -270,12 +267,7 @@ void Ferry::State::send_rank_state(int number, RankEnd end, bool has_begun) {
 void Ferry::State::send_heartbeats(std::int64_t now) {
   if (now - last_heartbeat_ns < heartbeat_ns) return;
   last_heartbeat_ns = now;
-  ++heartbeats;
-  for (int host = 0; host < hosts.num_hosts; ++host) {
-    const Peer& peer = peers[static_cast<std::size_t>(host)];
-    if (!peer.takes_part || !peer.lost.empty()) continue;
-    post.send(host, FerryKind::heartbeat, HeartbeatBody{heartbeats});
-  }
+  to_all_bytes(FerryKind::heartbeat, "");
 }
 
 // ---- crossings

@@ -92,7 +92,7 @@ void Ferry::State::apply(FerryPost::Received& received) {
     case FerryKind::data:
       return apply_data(received);
     case FerryKind::heartbeat:
-      return;  // heard_ns and the number of the message are all it is for
+      return;  // heard_ns is all it is for
     case FerryKind::end:
       peer.ended = true;
       return;
@@ -111,7 +111,7 @@ bool Ferry::State::apply_arrival(const ArrivalBody& body) {
   entry.input = nullptr;
   entry.output = nullptr;
   entry.record = static_cast<std::uint32_t>(number);
-  entry.arrival.store((generation + 1) << 1 | body.has_private_buffer, std::memory_order_release);
+  entry.arrival.store(generation + 1, std::memory_order_release);
   count_arrival(world, group, body.sequence);
   begin_crossing(group, body.sequence);
   return true;
@@ -128,13 +128,11 @@ bool Ferry::State::apply_piece(const PieceBody& body, std::string_view piece) {
       slot.barrier_arrivals.load(std::memory_order_acquire) < body.piece * size)
     return false;
   MemberEntry& entry = slot.entries()[body.member];
-  const StagingShape shape(slot.entries(), group.size);
   const auto number = static_cast<std::int64_t>(body.piece);
-  if (piece.size() != shape.piece_bytes(entry, body.member, number))
-    throw CollectiveError(
-        str("a staged piece has ", piece.size(), " bytes in place of ", shape.piece_bytes(entry, body.member, number)));
-  shape.allocate(world, entry);
-  std::memcpy(world.at(shape.offset_of(entry, number)), piece.data(), piece.size());
+  if (piece.size() != piece_bytes(entry, number))
+    throw CollectiveError(str("a staged piece has ", piece.size(), " bytes in place of ", piece_bytes(entry, number)));
+  allocate_staging(world, entry);
+  std::memcpy(staged_piece(world, entry, number), piece.data(), piece.size());
   if (slot.barrier_arrivals.fetch_add(1) + 1 == (body.piece + 1) * size) notify(slot.changes);
   return true;
 }

@@ -30,7 +30,6 @@ TEST_F(FerryData, ACollectiveIsDoneInTheRecorderOfEveryMember) {
   auto [arrival, nothing] = next_body<ArrivalBody>(FerryKind::arrival);
   EXPECT_EQ(arrival.sequence, 0U);
   EXPECT_EQ(arrival.member, 0);
-  EXPECT_EQ(arrival.has_private_buffer, 0U);
   EXPECT_EQ(arrival.fingerprint.count, 3);
   EXPECT_LT(arrival.age_ns, 10'000'000'000);
   EXPECT_GE(arrival.age_ns, 0);

@@ -30,7 +30,7 @@ enum class FerryKind : std::uint32_t {
   rank_state,    // RankBody, then WaitBody per wait and the reason of the end
   abort,         // the text
   data,          // DataBody; the elements follow in the message, or by reference
-  heartbeat,     // HeartbeatBody
+  heartbeat,     // no body: the host is there
   end,           // no body: the local ranks are gone
 };
 
@@ -52,7 +52,7 @@ using RecordBytes = std::array<unsigned char, sizeof(Record)>;  // bytes, becaus
 struct ArrivalBody {
   std::uint64_t group, sequence;
   std::int32_t member;
-  std::uint32_t has_private_buffer;
+  std::int32_t unused;
   Fingerprint fingerprint;
   std::int64_t age_ns;  // of the call
   RecordBytes record;
@@ -105,9 +105,6 @@ struct DataBody {
   std::int64_t begin, n;  // elements of the range (crossing_plan.hpp)
   std::int32_t member;    // whose summand it is; -1: a copy, or a sum
   std::int32_t unused;
-};
-struct HeartbeatBody {
-  std::uint64_t number;
 };
 
 template <class Body>

@@ -1,6 +1,7 @@
 // What a ferry sends of its own ranks, and what it writes for those of another host, message by message.
 #include "engine/comm/ferry_messages.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -293,10 +294,10 @@ TEST_F(FerryMessages, HeartbeatsComeAtIntervals) {
   const std::int64_t begin = now_ns();
   turn_for(milliseconds(400));
   const auto most = static_cast<std::size_t>((now_ns() - begin) / 50'000'000) + 1;
-  const std::vector<HeartbeatBody> beats = heard<HeartbeatBody>(FerryKind::heartbeat);
-  EXPECT_GE(beats.size(), 2U);
-  EXPECT_LE(beats.size(), most);
-  for (std::size_t i = 0; i < beats.size(); ++i) EXPECT_EQ(beats[i].number, i + 1);
+  const auto is_beat = [](const Heard& each) { return each.kind == FerryKind::heartbeat; };
+  const auto num = static_cast<std::size_t>(std::count_if(heard_.begin(), heard_.end(), is_beat));
+  EXPECT_GE(num, 2U);
+  EXPECT_LE(num, most);
 }
 
 }  // namespace

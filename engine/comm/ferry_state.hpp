@@ -131,7 +131,6 @@ struct Ferry::State {
   std::vector<PendingEnd> pending_ends;
   std::map<Key, std::unique_ptr<CollectiveCrossing>> crossings;
   std::map<Key, std::vector<FerryPost::Received>> early_data;
-  std::uint64_t heartbeats = 0;
   std::int64_t last_heartbeat_ns = 0, last_change_ns = 0;
   std::int64_t last_look_ns = 0;
   std::uint32_t seen_ends = 0;

@@ -52,7 +52,7 @@ class Link {
   virtual int host() const = 0;          // of this process; hosts are numbered from 0
   virtual int num_hosts() const = 0;
 
-  // Queues a message. Its bytes are copied; `data` is not, and must not change before is_done().
+  // Queues a message for another host. Its bytes are copied; `data` is not, and must not change before is_done().
   virtual void send(int to, Channel channel, std::string_view bytes) = 0;
   virtual Transfer send_with_data(int to, Channel channel, std::string_view bytes, const std::byte* data,
                                   std::size_t data_bytes) = 0;
@@ -61,8 +61,7 @@ class Link {
   // Has the data of a polled message stored in `to`, which holds `message.data_bytes`.
   virtual Transfer receive(const Message& message, std::byte* to) = 0;
   virtual void discard(const Message& message) = 0;
-  // The buffer of the transfer is free again. After true, the
-  // transfer is unknown.
+  // The buffer of the transfer is free again. Not to be asked again after true.
   virtual bool is_done(Transfer transfer) = 0;
 
   // Moves bytes. poll() and is_done() call it too.

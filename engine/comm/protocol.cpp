@@ -219,8 +219,7 @@ bool try_arrive(IssuedCollective& issued) {
   entry.input = issued.input;
   entry.output = issued.output;
   entry.record = static_cast<std::uint32_t>(issued.record_number);
-  const std::uint32_t unreachable = has_unreachable_buffer(issued) ? 1 : 0;
-  entry.arrival.store((issued.generation() + 1) << 1 | unreachable, std::memory_order_release);
+  entry.arrival.store(issued.generation() + 1, std::memory_order_release);
   issued.arrived.store(true, std::memory_order_relaxed);
   try {
     count_arrival(*issued.rank->world, *issued.group, issued.sequence);

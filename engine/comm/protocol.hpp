@@ -42,8 +42,7 @@ struct DeferredCalls {
 struct RankState {
   WorldControl* world = nullptr;
   std::unique_ptr<ControlPlane> plane;
-  device::Activity* activity = nullptr;     // outlives all threads of the rank
-  const device::HostWorld* host = nullptr;  // null for a single rank without shared memory
+  device::Activity* activity = nullptr;  // outlives all threads of the rank
   int rank = 0;
   std::atomic<std::int64_t> deadline_ns{10'000'000'000};
   std::atomic<std::int64_t> transport_bytes{0};
@@ -111,7 +110,7 @@ struct IssuedCollective {
     return control.records[slot().entries()[member].record % recorder_entries];
   }
   bool has_arrived(int member) const {
-    return (slot().entries()[member].arrival.load(std::memory_order_acquire) >> 1) == generation() + 1;
+    return slot().entries()[member].arrival.load(std::memory_order_acquire) == generation() + 1;
   }
 };
 

@@ -19,7 +19,6 @@ void open(WorldControl& world, GroupControl& group, Slot& slot) {
   const MemberEntry* entries = slot.entries();
   const int size = group.size;
   const bool is_exchange = entries[0].fingerprint.kind == exchange_kind;
-  bool has_private_buffers = is_exchange && size > 1;
   for (int member = 0; member < size; ++member) {
     const Fingerprint &mine = entries[member].fingerprint, &first = entries[0].fingerprint;
     if (!fields_match(mine, first) || mine.digest != first.digest) {
@@ -27,13 +26,12 @@ void open(WorldControl& world, GroupControl& group, Slot& slot) {
       notify_all(world);  // members that wait for another event must publish their texts
       return;
     }
-    has_private_buffers |= (entries[member].arrival.load(std::memory_order_relaxed) & 1) != 0;
   }
   const auto device = static_cast<device::Kind>(entries[0].fingerprint.device);
   // Between hosts, the members give copies on the host (host_copies.hpp).
   const bool is_on_device = !device::capabilities_of(device).runs_on_host && group.spans_hosts == 0;
   slot.transport =
-      choose_transport({.private_buffers = has_private_buffers,
+      choose_transport({.exchanges = is_exchange && size > 1,
                         .between_hosts = group.spans_hosts != 0,
                         .device_memory = is_on_device,
                         .between_devices = is_on_device && size > 1 && !share_a_device(world, group.members(), size)});

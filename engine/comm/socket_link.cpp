@@ -63,14 +63,17 @@ SocketLink::Peer& SocketLink::peer_of(int host) {
   return peers_[static_cast<std::size_t>(host)];
 }
 
+SocketLink::Peer& SocketLink::receiver(int host) {
+  LOCKSTEP_CHECK(host != host_, "host ", host, " sends to itself");
+  return peer_of(host);
+}
+
 Transfer SocketLink::new_transfer() {
-  transfers_.emplace(++last_transfer_, false);
+  open_transfers_.insert(++last_transfer_);
   return last_transfer_;
 }
 
-void SocketLink::finish(Transfer transfer) {
-  if (transfer != 0) transfers_.at(transfer) = true;
-}
+void SocketLink::finish(Transfer transfer) { open_transfers_.erase(transfer); }
 
 SocketLink::Head SocketLink::head_of(Kind kind, Channel channel, std::uint64_t number) const {
   Head head{};
@@ -90,8 +93,7 @@ std::string SocketLink::with_head(const Head& head, std::string_view bytes) {
 }
 
 void SocketLink::send(int to, Channel channel, std::string_view bytes) {
-  Peer& peer = peer_of(to);
-  if (to == host_) return deliver_here(channel, bytes, nullptr, 0);
+  Peer& peer = receiver(to);
   if (!peer.alive) return;
   Head head = head_of(Kind::message, channel, 0);
   head.bytes = bytes.size();
@@ -102,10 +104,9 @@ void SocketLink::send(int to, Channel channel, std::string_view bytes) {
 
 Transfer SocketLink::send_with_data(int to, Channel channel, std::string_view bytes, const std::byte* data,
                                     std::size_t data_bytes) {
-  Peer& peer = peer_of(to);
+  Peer& peer = receiver(to);
   const Transfer transfer = new_transfer();
-  if (to == host_ || !peer.alive) {
-    if (to == host_) deliver_here(channel, bytes, data, data_bytes);
+  if (!peer.alive) {
     finish(transfer);
     return transfer;
   }
@@ -116,27 +117,13 @@ Transfer SocketLink::send_with_data(int to, Channel channel, std::string_view by
   Frame frame;
   frame.bytes = with_head(head, bytes);
   if (head.is_eager != 0) {
-    if (data_bytes > 0) frame.bytes.append(reinterpret_cast<const char*>(data), data_bytes);
+    frame.bytes.append(reinterpret_cast<const char*>(data), data_bytes);
     finish(transfer);
   } else {
     peer.offered[head.number] = {data, data_bytes, 0, transfer};
   }
   queue(peer, std::move(frame));
   return transfer;
-}
-
-void SocketLink::deliver_here(Channel channel, std::string_view bytes, const std::byte* data, std::size_t data_bytes) {
-  Message message;
-  message.from = host_;
-  message.bytes = bytes;
-  message.data_bytes = data_bytes;
-  if (data_bytes > 0) {
-    message.data_number = ++last_number_;
-    Incoming& incoming = peers_[static_cast<std::size_t>(host_)].incoming[message.data_number];
-    incoming.bytes = data_bytes;
-    incoming.eager.assign(reinterpret_cast<const char*>(data), data_bytes);
-  }
-  arrived_[static_cast<int>(channel)].push_back(std::move(message));
 }
 
 void SocketLink::queue(Peer& peer, Frame frame) {

@@ -13,7 +13,7 @@
 #include <deque>
 #include <map>
 #include <string>
-#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "engine/comm/link.hpp"
@@ -49,7 +49,7 @@ class SocketLink : public Link {
 
  private:
   static constexpr std::uint32_t frame_magic = 0x4c4b4653;
-  static constexpr std::size_t read_bytes = std::size_t{128} << 10;
+  static constexpr std::size_t read_bytes = std::size_t{8} << 10;
   enum class Kind : std::uint8_t { message, ready, refuse, data };
   struct Head {
     std::uint32_t magic;
@@ -105,7 +105,6 @@ class SocketLink : public Link {
   void finish(Transfer transfer);
   Head head_of(Kind kind, Channel channel, std::uint64_t number) const;
   static std::string with_head(const Head& head, std::string_view bytes);
-  void deliver_here(Channel channel, std::string_view bytes, const std::byte* data, std::size_t data_bytes);
   void queue(Peer& peer, Frame frame);
   void write_some(Peer& peer);
   void add_chunk(Peer& peer);
@@ -119,6 +118,7 @@ class SocketLink : public Link {
   void end_body(int from);
   void lose(Peer& peer);
   Peer& peer_of(int host);
+  Peer& receiver(int host);
 
   std::string name_;
   int host_ = 0;
@@ -127,7 +127,7 @@ class SocketLink : public Link {
   std::deque<Message> arrived_[num_channels];
   Transfer last_transfer_ = 0;
   std::uint64_t last_number_ = 0;
-  std::unordered_map<Transfer, bool> transfers_;  // done
+  std::unordered_set<Transfer> open_transfers_;
 };
 
 }  // namespace lockstep::comm

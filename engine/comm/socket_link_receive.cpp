@@ -225,12 +225,8 @@ void SocketLink::discard(const Message& message) {
 }
 
 bool SocketLink::is_done(Transfer transfer) {
-  const auto found = transfers_.find(transfer);
-  LOCKSTEP_CHECK(found != transfers_.end(), "transfer ", transfer, " is unknown, or was done before");
-  if (!found->second) progress();
-  if (!found->second) return false;
-  transfers_.erase(found);
-  return true;
+  if (open_transfers_.contains(transfer)) progress();
+  return !open_transfers_.contains(transfer);
 }
 
 bool SocketLink::is_alive(int host) {

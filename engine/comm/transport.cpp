@@ -134,18 +134,6 @@ std::size_t scratch_bytes_of(const WorldControl& world, const GroupControl& grou
   return nccl_transport().scratch_bytes(fingerprint, order, group.size);
 }
 
-bool has_unreachable_buffer(const IssuedCollective& issued) {
-  if (issued.rank->world->processes == 0 || issued.rank->host == nullptr) return false;
-  const auto kind = static_cast<device::Kind>(issued.fingerprint.device);
-  if (!device::capabilities_of(kind).runs_on_host) return false;  // a matter of its device's transports
-  const device::HostWorld& host = *issued.rank->host;
-  const int rank = issued.rank->rank;
-  const auto is_reachable = [&](const std::byte* pointer) {
-    return pointer == nullptr || host.arena_with(rank, pointer) >= 0;
-  };
-  return !is_reachable(issued.input) || !is_reachable(issued.output);
-}
-
 namespace {
 
 // Claims and computes chunks until none is left. True for the member that finished the last chunk.

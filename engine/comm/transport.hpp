@@ -2,8 +2,7 @@
 //
 // The elements of a collective form one range, which is cut into chunks. Members claim chunks until none is left, so a
 // member that is busy elsewhere does not delay the others. The member that computes a chunk does not affect the bits
-// (reduce.hpp). When peers cannot access some buffer (ranks are processes and the buffer is outside the arenas), the
-// whole collective is staged: its data goes through small staging areas in the control area, piece by piece, with two
+// (reduce.hpp). The strings of an exchange go through small staging areas in the control area, piece by piece, with two
 // pieces in flight. Between hosts, the ferries move the data, and the members wait.
 #pragma once
 
@@ -13,7 +12,7 @@ namespace lockstep::comm {
 
 // What a transport can do, or what a collective needs. A collective goes over the first transport that can do it.
 struct TransportTraits {
-  bool private_buffers = false;  // moves buffers that peers cannot access
+  bool exchanges = false;        // moves the byte strings of an exchange
   bool between_hosts = false;    // members may live on different hosts
   bool device_memory = false;    // moves memory that threads of the host cannot access
   bool between_devices = false;  // members may have devices of their own
@@ -21,7 +20,7 @@ struct TransportTraits {
   bool ordered_sums = true;      // sums have the order, and so the bits, of reduce.hpp
   bool library_sums = false;     // sums may have the order of a library (SumOrder)
   bool can(const TransportTraits& needs) const {
-    return (private_buffers || !needs.private_buffers) && (between_hosts || !needs.between_hosts) &&
+    return (exchanges || !needs.exchanges) && (between_hosts || !needs.between_hosts) &&
            (device_memory || !needs.device_memory) && (between_devices || !needs.between_devices) &&
            (one_sided || !needs.one_sided) && (ordered_sums || !needs.ordered_sums) &&
            (library_sums || !needs.library_sums);
@@ -38,7 +37,7 @@ class Transport {
   // Completes the collective of this member, whose slot is open. Promises, which the suite TransportPromises checks for
   // every transport:
   //   - The results are those of reduce.hpp: bit for bit, if the sums are ordered and the collective's order is fixed.
-  //   - Every byte is counted in `moved_bytes`.
+  //   - Every byte is counted in `moved_bytes`, except those of an exchange.
   //   - Every wait is a wait_until(): a mismatch, the end or death of a member, a deadlock or the deadline ends it.
   //   - Any number of collectives may be in progress, and be waited for in any order.
   //   - The traits are true.
@@ -73,8 +72,6 @@ void map_peer_buffers(const IssuedCollective& issued);
 // Bytes of device memory that a collective of the group may need besides its buffers.
 std::size_t scratch_bytes_of(const WorldControl& world, const GroupControl& group, const Fingerprint& fingerprint,
                              SumOrder order);
-// Peers cannot access a buffer of this member.
-bool has_unreachable_buffer(const IssuedCollective& issued);
 
 // How the range of elements of a collective is cut into chunks. Exposed for tests.
 struct Chunking {

@@ -41,25 +41,23 @@ enum class On {
   gpu_hosts,
   gpu_hosts_of_mpi
 };
-enum class Buffers { tensors, private_memory };  // private: outside the arenas, where peers cannot access them
 
 struct Row {
   const char* name;
   TransportKind kind;  // that must move the data
   On on;
   std::vector<int> host_of;  // per rank
-  Buffers buffers = Buffers::tensors;
 
   int size() const { return static_cast<int>(host_of.size()); }
-  bool has_private_buffers() const { return buffers == Buffers::private_memory; }
+  bool moves_strings() const { return kind == TransportKind::staged; }  // of exchanges, and no tensors
 };
 void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
 
 const std::vector<Row> transports = {
     {"SharedMemoryThreads", TransportKind::shared_memory, On::threads, {0, 0, 0, 0}},
     {"SharedMemoryProcesses", TransportKind::shared_memory, On::processes, {0, 0, 0}},
-    {"StagedTwo", TransportKind::staged, On::processes, {0, 0}, Buffers::private_memory},
-    {"StagedFive", TransportKind::staged, On::processes, {0, 0, 0, 0, 0}, Buffers::private_memory},
+    {"StagedTwo", TransportKind::staged, On::processes, {0, 0}},
+    {"StagedFive", TransportKind::staged, On::processes, {0, 0, 0, 0, 0}},
     {"SocketsOneAndOne", TransportKind::between_hosts, On::hosts, {0, 1}},
     {"SocketsTwoAndTwo", TransportKind::between_hosts, On::hosts, {0, 0, 1, 1}},
     {"SocketsInterleaved", TransportKind::between_hosts, On::hosts, {0, 1, 0, 1}},
@@ -165,7 +163,7 @@ class TransportPromises : public testing::TestWithParam<Row> {
   const Row row = GetParam();
 };
 
-// ---- collectives on tensors or on private memory ----
+// ---- collectives on tensors ----
 
 struct Request {
   Operation operation = Operation::barrier;
@@ -221,26 +219,6 @@ void call_on_tensors(const Request& request, const Tensor& output, const Tensor&
   }
 }
 
-// Tensors are always in arenas, so this calls functions below the public ones.
-void call_on_private_memory(const Request& request, std::byte* output, const std::byte* input) {
-  const int rank = world_group().rank();
-  Endpoint& endpoint = CollectiveIssuer::endpoint_of(world_group());
-  IssuedCollective issued;
-  issued.rank = Communicator::current().state();
-  issued.group = endpoint.control;
-  issued.me = rank;
-  issued.sequence = endpoint.sequence++;
-  issued.fingerprint.kind = static_cast<std::uint8_t>(request.operation);
-  issued.fingerprint.dtype = static_cast<std::uint8_t>(request.dtype);
-  issued.fingerprint.op = static_cast<std::uint8_t>(request.op);
-  issued.fingerprint.root = request.root;
-  issued.fingerprint.count = request.count;
-  const bool is_broadcast = request.operation == Operation::broadcast, is_root = rank == request.root;
-  issued.input = is_broadcast && !is_root ? nullptr : request.operation == Operation::all_reduce ? output : input;
-  issued.output = is_broadcast && is_root ? nullptr : output;
-  run(issued);
-}
-
 bool works_in_place(Operation operation) {
   return operation == Operation::all_reduce || operation == Operation::broadcast;
 }
@@ -256,15 +234,10 @@ class Caller {
     const bool in = has_input(request, rank_), out = has_output(request, rank_);
     std::vector<T> output(static_cast<std::size_t>(output_count(request, size)));
     if (works_in_place(request.operation)) output = input;
-    if (row_.has_private_buffers()) {
-      call_on_private_memory(request, out ? reinterpret_cast<std::byte*>(output.data()) : nullptr,
-                             in ? reinterpret_cast<const std::byte*>(input.data()) : nullptr);
-    } else {
-      const Tensor to = out ? placed(output, request.dtype) : Tensor();
-      call_on_tensors(request, to, in ? placed(input, request.dtype) : Tensor());
-      wait_for_device();
-      if (out) output = values_of<T>(to);
-    }
+    const Tensor to = out ? placed(output, request.dtype) : Tensor();
+    call_on_tensors(request, to, in ? placed(input, request.dtype) : Tensor());
+    wait_for_device();
+    if (out) output = values_of<T>(to);
     const std::string what =
         str(name_of(request.operation), " ", name_of(request.op), " of ", request.count, " ", name_of(request.dtype));
     if (request.count > 0) check_transport(what);
@@ -329,7 +302,27 @@ void check_operations(Caller& caller, int rank, int size, std::int64_t count, DT
 
 // ---- the promises ----
 
+// Pieces of an exchange have 4096 bytes.
+TEST_P(TransportPromises, StringsArriveWhole) {
+  if (!row.moves_strings()) GTEST_SKIP() << "this transport moves tensors";
+  expect_success([this](int rank) {
+    const auto string_of = [](int from, std::int64_t unit) {
+      std::string text(static_cast<std::size_t>(unit * (from + 1)), 'a');
+      for (std::size_t i = 0; i < text.size(); ++i)
+        text[i] = static_cast<char>('a' + (i + i / 4096 + static_cast<std::size_t>(from)) % 26);
+      return text;
+    };
+    for (const std::int64_t unit : {0, 1, 1000, 2048, 4095, 4096, 4097, 20'000}) {
+      const std::vector<std::string> all = comm::exchange(world_group(), string_of(rank, unit));
+      require(all.size() == static_cast<std::size_t>(row.size()), str(all.size(), " strings"));
+      for (int from = 0; from < row.size(); ++from)
+        require(all[static_cast<std::size_t>(from)] == string_of(from, unit), str("unit ", unit, " from ", from));
+    }
+  });
+}
+
 TEST_P(TransportPromises, ResultsHaveTheBitsOfTheReference) {
+  if (row.moves_strings()) GTEST_SKIP() << "this transport moves no tensors";
   expect_success([this](int rank) {
     Caller caller(row, rank);
     const auto check = [&]<class T>(T, std::int64_t count, DType dtype) {
@@ -350,6 +343,7 @@ TEST_P(TransportPromises, ResultsHaveTheBitsOfTheReference) {
 
 // Larger than a piece of any transport, and with an odd rest.
 TEST_P(TransportPromises, LargeResultsHaveTheBitsOfTheReference) {
+  if (row.moves_strings()) GTEST_SKIP() << "this transport moves no tensors";
   expect_success([this](int rank) {
     Caller caller(row, rank);
     check_operations<float>(caller, rank, row.size(), 300'001, DType::float32, {ReduceOp::sum});
@@ -359,7 +353,7 @@ TEST_P(TransportPromises, LargeResultsHaveTheBitsOfTheReference) {
 }
 
 TEST_P(TransportPromises, SendsReachTheirReceives) {
-  if (row.has_private_buffers()) GTEST_SKIP() << "channels are tested on tensors";
+  if (row.moves_strings()) GTEST_SKIP() << "this transport moves no tensors";
   expect_success([this](int rank) {
     for (const std::int64_t count : {0, 1, 5000, 200'003}) {
       for (int from = 0; from < row.size(); ++from) {
@@ -379,7 +373,7 @@ TEST_P(TransportPromises, SendsReachTheirReceives) {
 }
 
 TEST_P(TransportPromises, ManyCollectivesAreInProgressAtOnce) {
-  if (row.has_private_buffers()) GTEST_SKIP() << "asynchronous calls are tested on tensors";
+  if (row.moves_strings()) GTEST_SKIP() << "this transport moves no tensors";
   expect_success([this](int rank) {
     std::vector<Tensor> tensors;
     std::vector<Work> works;
@@ -410,9 +404,9 @@ TEST_P(TransportPromises, OneSidedTransportsCompleteWithoutABusyMember) {
   });
 }
 
-// The calls that need all members: of a transport of private buffers, exchanges.
+// The calls that need all members: of a transport of strings, exchanges.
 void meet(const Row& row, std::int64_t count, const std::string& purpose = "state") {
-  if (row.has_private_buffers()) {
+  if (row.moves_strings()) {
     exchange(world_group(), std::string(static_cast<std::size_t>(count), 'x'), purpose);
     return;
   }
@@ -423,7 +417,7 @@ void meet(const Row& row, std::int64_t count, const std::string& purpose = "stat
 TEST_P(TransportPromises, CallsThatDoNotMatchAreNamed) {
   testing::Matcher<std::string> text = AllOf(HasSubstr("do not agree on the number of elements"),
                                              HasSubstr("rank 1 calls all_reduce(sum) of 5 float32"));
-  if (row.has_private_buffers()) text = AllOf(HasSubstr("do not agree"), HasSubstr("rank 1"), HasSubstr("other"));
+  if (row.moves_strings()) text = AllOf(HasSubstr("do not agree"), HasSubstr("rank 1"), HasSubstr("other"));
   expect_failures(text, text, [this](int rank) { meet(row, rank == 1 ? 5 : 4, rank == 1 ? "other" : "state"); });
 }
 
@@ -477,11 +471,10 @@ TEST_P(TransportPromises, DeadlocksAreFound) {
 
 TEST(Transports, AreChosenByWhatTheyCan) {
   EXPECT_EQ(choose_transport({}), TransportKind::shared_memory);
-  EXPECT_EQ(choose_transport({.private_buffers = true}), TransportKind::staged);
+  EXPECT_EQ(choose_transport({.exchanges = true}), TransportKind::staged);
   EXPECT_EQ(choose_transport({.between_hosts = true}), TransportKind::between_hosts);
-  EXPECT_EQ(choose_transport({.private_buffers = true, .between_hosts = true}), TransportKind::staged);
+  EXPECT_EQ(choose_transport({.exchanges = true, .between_hosts = true}), TransportKind::staged);
   EXPECT_EQ(choose_transport({.between_hosts = true, .one_sided = true}), TransportKind::between_hosts);
-  EXPECT_THROW(choose_transport({.private_buffers = true, .one_sided = true}), UnsupportedError);
   EXPECT_EQ(choose_transport({.device_memory = true}), TransportKind::one_device);
   nccl::replace_calls(nullptr);
   EXPECT_THROW(choose_transport({.device_memory = true, .between_devices = true}), UnsupportedError);

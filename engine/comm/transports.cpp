@@ -42,11 +42,9 @@ const Transport& transport_of(TransportKind kind) {
 TransportKind choose_transport(const TransportTraits& needs) {
   for (const TransportKind kind : in_order_of_preference)
     if (transport_of(kind).traits().can(needs)) return kind;
-  throw UnsupportedError(
-      str("no transport moves ", needs.device_memory ? "memory of this device" : "these buffers",
-          needs.private_buffers ? " that peers cannot access" : "", needs.between_devices ? " between devices" : "",
-          needs.between_hosts ? " between hosts" : ""),
-      needs.between_devices ? "let all ranks use one device: CUDA_VISIBLE_DEVICES=0" : "");
+  // Only a GPU per rank may be too much: without NCCL.
+  throw UnsupportedError("no transport moves memory of this device between devices",
+                         "let all ranks use one device: CUDA_VISIBLE_DEVICES=0");
 }
 
 }  // namespace lockstep::comm

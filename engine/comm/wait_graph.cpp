@@ -39,7 +39,7 @@ struct Node {
 bool has_arrived(Wait& wait, int member) {
   const std::uint32_t generation = static_cast<std::uint32_t>(wait.sequence / ring_slots);
   const MemberEntry& entry = wait.group->slot(wait.sequence).entries()[member];
-  return (entry.arrival.load(std::memory_order_acquire) >> 1) == generation + 1;
+  return entry.arrival.load(std::memory_order_acquire) == generation + 1;
 }
 
 // The awaited event has happened, or an error is about to end the wait.

@@ -8,13 +8,18 @@ using layout::Placement;
 
 namespace {
 
+Placement as_dim(Placement placement, int dim) {
+  placement.dim = dim;
+  return placement;
+}
+
 // Whether a mask that broadcasts to (..., queries, keys) has the elements for a shard of the scores.
 bool mask_fits(const Placement& scores, int num_dims, const ShardedLayout& mask, std::size_t axis) {
   const Placement& own = mask.placements[axis];
   if (!scores.is_shard()) return own == scores;
   const int dim = scores.dim - (num_dims - mask.sizes.size());
   if (dim < 0 || mask.sizes[dim] == 1) return own.is_replicate();
-  return own.is_shard(dim) && own.kind == scores.kind && own.split_factor == scores.split_factor;
+  return own == as_dim(scores, dim);
 }
 
 [[noreturn]] void refuse_attention(const std::vector<ShardedLayout>& operands) {
@@ -26,14 +31,13 @@ bool mask_fits(const Placement& scores, int num_dims, const ShardedLayout& mask,
       "along that dim, too, unless it has size 1 there");
 }
 
-// The rule of one axis for x and a weight of conv2d; false for placements that do not match.
+// The rule of one axis for x and a weight of conv2d; false for placements that do not match. The result begins with the
+// placement of x.
 bool convolve_axis(std::size_t axis, Linear& rule) {
   const Placement &x = rule.x.placements[axis], &weight = rule.weight.placements[axis];
   Placement& out = rule.result.placements[axis];
-  if (x.is_replicate() && weight.is_replicate()) {
-    out = layout::replicate();
-  } else if (x.is_shard(0) && weight.is_replicate()) {
-    out = x;
+  if (x.is_replicate() && weight.is_replicate()) return true;
+  if (x.is_shard(0) && weight.is_replicate()) {
     rule.weight_grad.placements[axis] = layout::partial();
   } else if (x.is_replicate() && weight.is_shard(0)) {
     out = weight;
@@ -60,11 +64,6 @@ bool are_rows_of(const Dims& rows, const Dims& logits, int classes) {
   bool fits = rows.size() + 1 == logits.size();
   for (int dim = 0; fits && dim < rows.size(); ++dim) fits = rows[dim] == logits[dim < classes ? dim : dim + 1];
   return fits;
-}
-
-Placement as_dim(Placement placement, int dim) {
-  placement.dim = dim;
-  return placement;
 }
 
 }  // namespace
@@ -153,8 +152,8 @@ ClassLoss cross_entropy(const ShardedLayout& logits, const ShardedLayout& target
   if (!(logits.mesh == targets.mesh) || (weight && !(logits.mesh == weight->mesh)))
     refuse("distribute all over the same mesh");
   const int last = logits.sizes.size() - 1;
-  if (last < 0 || !are_rows_of(targets.sizes, logits.sizes, last))
-    refuse(last > 1 && are_rows_of(targets.sizes, logits.sizes, 1)
+  if (!are_rows_of(targets.sizes, logits.sizes, last))
+    refuse(are_rows_of(targets.sizes, logits.sizes, 1)
                ? "the classes are the last dim of the logits: transpose dim 1 to the end"
                : "give logits (..., classes) and targets (...)");
   if (weight && !(weight->sizes == Dims{logits.sizes[last]})) refuse("give one weight per class");
@@ -165,13 +164,13 @@ ClassLoss cross_entropy(const ShardedLayout& logits, const ShardedLayout& target
   bool is_first = true;
   for (std::size_t axis = 0; axis < logits.placements.size(); ++axis) {
     const Placement &scores = rule.logits.placements[axis], &of_targets = rule.targets.placements[axis];
-    const bool by_rows = scores.is_shard() && scores.dim < last && scores == of_targets;
+    const bool by_rows = scores.is_shard() && scores == of_targets;
     if (!by_rows && ((scores.is_shard() && scores.dim < last) || !of_targets.is_replicate()))
       refuse("on each axis shard both along the same rows, or replicate the targets and shard at most the classes");
     rule.result.placements.push_back(!by_rows ? layout::replicate() : per_row ? scores : layout::partial());
     if (!weight) continue;
     const Placement& own = rule.weight.placements[axis];
-    const bool like_classes = own.is_shard() && scores == as_dim(own, last);
+    const bool like_classes = scores == as_dim(own, last);
     if (own.is_shard() && !like_classes) refuse("replicate the weight, or shard it like the classes");
     if (!scores.is_shard(last)) continue;
     if (!is_first && rule.shards_weight != like_classes)

@@ -24,7 +24,7 @@ std::vector<Group> groups_of(const Dims& from, const Dims& to) {
   std::vector<Group> groups;
   int i = 0, j = 0;
   while (i < from.size() && j < to.size()) {
-    Group group{i, i + 1, j, j + 1};
+    const int begin = i, to_begin = j;
     std::int64_t count = from[i++], to_count = to[j++];
     while (count != to_count) {
       if (count < to_count)
@@ -32,9 +32,7 @@ std::vector<Group> groups_of(const Dims& from, const Dims& to) {
       else
         to_count = bounded_product(to_count, to[j++]);
     }
-    group.end = i;
-    group.to_end = j;
-    groups.push_back(group);
+    groups.push_back({begin, i, to_begin, j});
   }
   return groups;  // dims of size 1 at the end of either list belong to no group
 }
@@ -58,7 +56,7 @@ class ViewedDims {
     const Placement& own = a_.placements[axis];
     if (num_elements(a_.sizes) == 0) return own.dim < sizes_.size() ? std::optional(own) : std::nullopt;
     for (const Group& group : groups_of(a_.sizes, sizes_)) {
-      if (own.dim < group.begin || own.dim >= group.end) continue;
+      if (own.dim >= group.end) continue;
       if (elements_before(group, own.dim) > 1) return merged(axis, group);
       const std::optional<int> to = dim_after_split(axis, group);
       return to ? layout::shard(*to) : first(axis, group);
@@ -104,7 +102,7 @@ class ViewedDims {
     const auto sharding = std::find_if(shardings_.begin(), shardings_.end(),
                                        [number](const layout::AxisSharding& s) { return s.axis == number; });
     const std::int64_t pieces = bounded_product(num_shards(dim, dim + 1, number), sharding->num_splits);
-    if (pieces == 1 || a_.sizes[dim] % pieces != 0) return std::nullopt;
+    if (pieces == 1) return std::nullopt;
     return dim_between(group, pieces, elements_after(group, dim));
   }
 
@@ -223,15 +221,17 @@ Unary squeeze(const ShardedLayout& a, int dim) {
 
 Unary expand(const ShardedLayout& a, const Dims& given) {
   const int added = given.size() - a.sizes.size();
-  bool fits = added >= 0;
+  const auto require = [&](bool fits) {
+    if (!fits)
+      throw Error(str("expand: ", a.text(), " to ", to_text(given)),
+                  "give sizes of the full tensor that differ only at dims of size 1 and at added dims in front");
+  };
+  require(added >= 0);
   Dims sizes = given;
-  for (int dim = 0; fits && dim < a.sizes.size(); ++dim)
+  for (int dim = 0; dim < a.sizes.size(); ++dim)
     if (given[dim + added] == -1) sizes[dim + added] = a.sizes[dim];
-  fits = fits && std::all_of(sizes.begin(), sizes.end(), [](std::int64_t size) { return size >= 0; });
-  for (int dim = 0; fits && dim < a.sizes.size(); ++dim) fits = a.sizes[dim] == sizes[dim + added] || a.sizes[dim] == 1;
-  if (!fits)
-    throw Error(str("expand: ", a.text(), " to ", to_text(given)),
-                "give sizes of the full tensor that differ only at dims of size 1 and at added dims in front");
+  for (const std::int64_t size : sizes) require(size >= 0);
+  for (int dim = 0; dim < a.sizes.size(); ++dim) require(a.sizes[dim] == sizes[dim + added] || a.sizes[dim] == 1);
   Unary rule{a, {a.mesh, a.placements, sizes}};
   for (int dim = 0; dim < a.sizes.size(); ++dim)
     if (a.sizes[dim] != sizes[dim + added]) require_unsharded("expand", a, dim, free_the_dim);
