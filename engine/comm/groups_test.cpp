@@ -321,6 +321,13 @@ TEST(Groups, WorkWith128Ranks) {
       30.0));
 }
 
+TEST(Groups, AnUndefinedCallIsOver) {
+  const Work none;
+  none.wait();
+  none.synchronize();
+  EXPECT_FALSE(none.defined());
+}
+
 TEST(Groups, ASingleRankNeedsNoSharedMemory) {
   RankContext context(0, 1);
   const RankScope scope(context);
