@@ -27,7 +27,11 @@ struct Wait {
 
   std::vector<int> awaited;  // world ranks
   // True: the wait ends only after all awaited ranks have acted. False: any one of them can end it.
-  bool needs_all() const { return reason != WaitReason::staging_barrier; }
+  bool needs_all() const {
+    return reason == WaitReason::arrivals || reason == WaitReason::end_of_round || knows_leavers();
+  }
+  // A wait for a slot whose members are all on this host: awaited are those that have not left it.
+  bool knows_leavers() const { return reason == WaitReason::slot && group->spans_hosts == 0; }
 };
 
 struct Node {
@@ -67,7 +71,7 @@ bool is_about_to_end(Wait& wait) {
   return true;
 }
 
-// Of a wait for a slot: the member has left the collective that has the slot, as far as its flight recorder knows.
+// The member has left the collective that has the awaited slot, as far as its flight recorder knows.
 bool has_left(WorldControl& world, Wait& wait, int member) {
   const std::uint32_t record = wait.group->slot(wait.sequence).entries()[member].record;
   const Record& call = world.rank(wait.group->members()[member]).records[record % recorder_entries];
@@ -78,7 +82,7 @@ bool has_left(WorldControl& world, Wait& wait, int member) {
 void find_awaited(WorldControl& world, Wait& wait) {
   for (int member = 0; member < wait.group->size; ++member) {
     if (member == wait.me || (wait.reason == WaitReason::arrivals && has_arrived(wait, member)) ||
-        (wait.reason == WaitReason::slot && has_left(world, wait, member)) ||
+        (wait.knows_leavers() && has_left(world, wait, member)) ||
         (wait.reason == WaitReason::end_of_round && member != wait.member))
       continue;
     wait.awaited.push_back(wait.group->members()[member]);
