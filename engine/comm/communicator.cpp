@@ -52,11 +52,12 @@ void Communicator::open_world(RankContext& context) {
     throw Error(
         str("rank ", context.rank(), " of ", context.world_size(), " has no memory that it shares with its peers"),
         "start the ranks with the launcher, give each RankContext the HostWorld, or use a FakeWorld");
-  state_->private_control.reset(static_cast<std::byte*>(std::calloc(1, private_control_bytes + 64)));
+  std::size_t room = private_control_bytes + alignof(WorldControl);
+  state_->private_control.reset(static_cast<std::byte*>(std::calloc(1, room)));
   LOCKSTEP_CHECK(state_->private_control != nullptr, "no memory for the communicator of a single rank");
-  auto address = reinterpret_cast<std::uintptr_t>(state_->private_control.get());
-  std::byte* base = state_->private_control.get() + (64 - address % 64) % 64;
-  state_->world = &initialize_control(base, private_control_bytes, 1, false);
+  void* base = state_->private_control.get();
+  base = std::align(alignof(WorldControl), private_control_bytes, base, room);
+  state_->world = &initialize_control(static_cast<std::byte*>(base), private_control_bytes, 1, false);
 }
 
 ProcessGroup& Communicator::group(const std::vector<int>& members, const std::string& axis) {
@@ -144,7 +145,7 @@ void set_deadline(double seconds) {
 
 double deadline() { return static_cast<double>(Communicator::current().state()->deadline_ns) * 1e-9; }
 
-void announce_begin() { Communicator::current().state()->note_begin(); }
+void announce_begin() { Communicator::current().state()->control().begun_ns.store(now_ns()); }
 
 void announce_end(bool failed, const std::string& why) {
   const RankState& state = *Communicator::current().state();

@@ -20,10 +20,7 @@ constexpr std::int64_t max_text_wait_calls_differ_ns = 20'000'000;  // for defer
 
 void publish(IssuedCollective& issued) {
   RankControl& mine = issued.rank->control();
-  std::string text = issued.content_text();
-  if (text.size() > sizeof mine.content_text - 1) text.resize(sizeof mine.content_text - 1);
-  text.copy(mine.content_text, text.size());
-  mine.content_text[text.size()] = '\0';
+  copy_text(mine.content_text, issued.content_text());
   mine.content_text_group = issued.rank->world->offset_of(issued.group);
   mine.content_text_of.store(issued.sequence + 1, std::memory_order_release);
   issued.content_published = true;

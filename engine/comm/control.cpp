@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <climits>
 #include <optional>
+#include <thread>
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/comm/fingerprint.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 
@@ -18,31 +19,21 @@ namespace lockstep::comm {
 namespace {
 constexpr std::size_t align_up(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-std::uint64_t mix(std::uint64_t state, std::uint64_t value) {
-  state ^= value + 0x9e3779b97f4a7c15ull + (state << 6) + (state >> 2);
-  state = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9ull;
-  state = (state ^ (state >> 27)) * 0x94d049bb133111ebull;
-  return state ^ (state >> 31);
+// Of the structures that every world has.
+std::size_t fixed_bytes(int world_size) {
+  return sizeof(WorldControl) + bounded_product(static_cast<std::size_t>(world_size), sizeof(RankControl));
 }
 
-std::uint64_t digest(const std::vector<int>& members, std::uint64_t channel) {
-  std::uint64_t state = mix(channel, members.size());
-  for (int member : members) state = mix(state, static_cast<std::uint64_t>(member) + 1);
-  return state == 0 ? 1 : state;
+std::uint64_t id_of(const std::vector<int>& members, std::uint64_t channel) {
+  Digest digest;
+  digest.add(channel);
+  for (int member : members) digest.add(static_cast<std::uint64_t>(member));
+  return digest.value();
 }
 
-bool is_same(const GroupControl& group, const std::vector<int>& members, std::uint64_t id, std::uint64_t channel) {
-  if (group.id != id || group.channel != channel || group.size != static_cast<int>(members.size())) return false;
-  for (int i = 0; i < group.size; ++i)
-    if (group.members()[i] != members[static_cast<std::size_t>(i)]) return false;
-  return true;
-}
-
-int num_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+bool is_same(const GroupControl& group, const std::vector<int>& members, std::uint64_t channel) {
+  return group.channel == channel &&
+         std::equal(members.begin(), members.end(), group.members(), group.members() + group.size);
 }
 }  // namespace
 
@@ -65,26 +56,20 @@ std::int64_t now_ns() {
   return static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
 }
 
-std::size_t control_bytes_for(int world_size) {
-  const std::size_t fixed = align_up(sizeof(WorldControl)) +
-                            bounded_product(static_cast<std::size_t>(world_size), align_up(sizeof(RankControl)));
-  return (fixed + (std::size_t{256} << 20) + 4095) / 4096 * 4096;
-}
+std::size_t control_bytes_for(int world_size) { return fixed_bytes(world_size) + (std::size_t{256} << 20); }
 
 WorldControl& initialize_control(std::byte* memory, std::size_t bytes, int world_size, bool processes) {
-  const std::size_t ranks = align_up(sizeof(WorldControl));
-  const std::size_t fixed =
-      ranks + bounded_product(static_cast<std::size_t>(world_size), align_up(sizeof(RankControl)));
+  const std::size_t fixed = fixed_bytes(world_size);
   if (fixed + (std::size_t{1} << 20) > bytes)
     throw Error(str("the control area of ", bytes, " bytes is too small for ", world_size, " ranks"),
                 str("create the world with at least ", control_bytes_for(world_size), " bytes of it"));
   auto& world = *reinterpret_cast<WorldControl*>(memory);
   world.world_size = world_size;
-  world.num_cores = num_cores();
+  world.num_cores = static_cast<std::int32_t>(std::thread::hardware_concurrency());  // that this process may use
   world.processes = processes ? 1 : 0;
   world.bytes = bytes;
-  world.ranks = ranks;
-  world.next_free.store(align_up(fixed));
+  world.ranks = sizeof(WorldControl);
+  world.next_free.store(fixed);
   world.num_waiters.store(world_size);
   world.magic = world_magic;
   return world;
@@ -143,7 +128,7 @@ struct NewGroup {
 }  // namespace
 
 GroupControl& find_or_insert_group(WorldControl& world, const std::vector<int>& members, std::uint64_t channel) {
-  const std::uint64_t id = digest(members, channel);
+  const std::uint64_t id = id_of(members, channel);
   std::optional<NewGroup> mine;
   for (std::size_t probe = 0; probe < group_table_entries; ++probe) {
     std::atomic<std::uint64_t>& entry = world.groups[(id + probe) % group_table_entries];
@@ -153,7 +138,7 @@ GroupControl& find_or_insert_group(WorldControl& world, const std::vector<int>& 
       if (entry.compare_exchange_strong(offset, mine->begin)) return world.group(mine->begin);
     }
     // The entry of another rank, now at `offset`.
-    if (is_same(world.group(offset), members, id, channel)) {
+    if (is_same(world.group(offset), members, channel)) {
       if (mine) mine->release(world);
       return world.group(offset);
     }

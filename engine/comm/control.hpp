@@ -85,6 +85,12 @@ struct alignas(64) Slot {
   MemberEntry* entries() { return reinterpret_cast<MemberEntry*>(this + 1); }
 };
 
+// Writes a text into the control area. A longer text is cut.
+template <std::size_t capacity>
+void copy_text(char (&to)[capacity], std::string_view text) {
+  to[text.copy(to, capacity - 1)] = '\0';
+}
+
 enum class TextState : std::uint32_t { empty, claimed, complete };
 
 // A text that is written once. The first writer claims it.
@@ -98,9 +104,7 @@ struct WriteOnceText {
     return state.compare_exchange_strong(expected, TextState::claimed);
   }
   void fill(std::string_view value) {
-    const std::size_t size = value.size() < capacity - 1 ? value.size() : capacity - 1;
-    value.copy(text, size);
-    text[size] = '\0';
+    copy_text(text, value);
     state.store(TextState::complete);
   }
   // False when another writer was first.
@@ -180,7 +184,6 @@ struct Record {
   std::int64_t elements;  // of the larger of input and output
   std::int64_t bytes;
   std::int64_t issued_ns;
-  std::int64_t finished_ns;
   std::atomic<CollectiveState> state;
   std::uint8_t kind;  // as in Fingerprint, except that receive stays receive
   std::uint8_t dtype, op, family, phase;

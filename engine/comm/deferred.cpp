@@ -45,7 +45,7 @@ void publish_deferred_texts(RankState& rank) {
 void finish_predecessor(const IssuedCollective& issued, bool wait) {
   for (const std::shared_ptr<IssuedCollective>& call : deferred_calls(*issued.rank)) {
     if (call->group != issued.group || call->sequence + ring_slots != issued.sequence) continue;
-    if (call->entered || (!wait && !all_have_arrived(*call))) return;
+    if (!wait && !all_have_arrived(*call)) return;
     try {
       run(*call);
     } catch (const Error&) {

@@ -231,15 +231,20 @@ TEST_P(CollectiveFailures, NamesRanksThatMissTheDeadline) {
 
 // The time to launch a rank does not count: the deadline counts from the moment when all members have begun.
 TEST_P(CollectiveFailures, CountsADeadlineFromWhenAllHaveBegun) {
-  World world(3, GetParam());
-  world.launch = [](int rank) {
-    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  const auto late_launch_of = [](int late) {
+    return [late](int rank) {
+      if (rank == late) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    };
   };
-  for (const std::string& failure : run_ranks(
-           world, [](int) { all_reduce(world_group(), floats(4), ReduceOp::sum); }, 0.2))
-    EXPECT_EQ(failure, "");
+  for (const int last : {0, 1}) {
+    World world(3, GetParam());
+    world.launch = late_launch_of(last);
+    for (const std::string& failure : run_ranks(
+             world, [](int) { all_reduce(world_group(), floats(4), ReduceOp::sum); }, 0.2))
+      EXPECT_EQ(failure, "") << "the last to begin is rank " << last;
+  }
   World late(2, GetParam());
-  late.launch = world.launch;
+  late.launch = late_launch_of(1);
   const double took = seconds_of([&] {
     const auto failures = run_ranks(
         late,
@@ -322,12 +327,12 @@ TEST(Failures, AKilledRankEndsTheOthersAtOnceAndIsRecorded) {
   EXPECT_EQ(stories[0].collectives[1].bytes, 48);
   EXPECT_EQ(stories[0].collectives[1].scenario_line, 30);
   EXPECT_EQ(stories[0].collectives[1].state, CollectiveState::failed);
-  EXPECT_GE(stories[0].collectives[1].finished_ns, stories[0].collectives[1].issued_ns);
   EXPECT_EQ(last_call_text(stories[1]), "after barrier at line 31 (#0 of group [0, 1, 2])");
   const std::string explanation = explain(stories);
   EXPECT_THAT(explanation, HasSubstr("Rank 1 died: ended by signal 9. It last called barrier at line 31"));
   EXPECT_THAT(explanation, HasSubstr("Ranks 0, 2 wait in all_gather of 48 bytes of float32 for block.3 at line 30"));
   EXPECT_EQ(explain(histories_from_text(to_text(stories))), explanation);
+  EXPECT_EQ(explain(histories_from_text("\n" + to_text(stories) + "\n")), explanation) << "empty lines";
   EXPECT_THROW(histories_from_text("{\"rank\": }"), Error);
 }
 

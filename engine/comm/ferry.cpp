@@ -331,7 +331,6 @@ void Ferry::State::mark_done(const Key& key) {
     for (std::uint64_t back = 1; back <= std::min<std::uint64_t>(count, 2 * ring_slots); ++back) {
       Record& record = rank.records[(count - back) % recorder_entries];
       if (record.group != world.offset_of(group) || record.sequence != key.second) continue;
-      record.finished_ns = now_ns();
       record.state.store(CollectiveState::done, std::memory_order_release);
     }
   }

@@ -51,7 +51,6 @@ TEST_F(FerryData, ACollectiveIsDoneInTheRecorderOfEveryMember) {
   data.member = -1;
   peer_.send(0, FerryKind::data, data, {reinterpret_cast<const char*>(total), sizeof total});
   ASSERT_TRUE(soon([&] { return record.state.load() == CollectiveState::done; }));
-  EXPECT_LT(now_ns() - record.finished_ns, 10'000'000'000);
   rank.join();
   EXPECT_THAT(sum, ::testing::ElementsAre(10, 20, 30));
 }

@@ -47,9 +47,10 @@ const Tensor* subject_of(const CollectiveRequest& request) {
 }
 
 // Truncates a text at its front, because paths and names of modules differ at their ends.
-void copy_end(char* to, std::size_t capacity, std::string_view text) {
+template <std::size_t capacity>
+void copy_end(char (&to)[capacity], std::string_view text) {
   if (text.size() >= capacity) text.remove_prefix(text.size() - (capacity - 1));
-  to[text.copy(to, capacity - 1)] = '\0';
+  copy_text(to, text);
 }
 
 }  // namespace
@@ -86,7 +87,7 @@ void record_terms(Record& record, const CollectiveRequest& request, const Call& 
   const bool by_name = terms.site_match == CallSiteMatch::name;
   const std::string& call_site = by_name ? communicator.call_site_name : communicator.context().place;
   const bool by_call_site = by_name || terms.site_match == CallSiteMatch::line;
-  if (by_call_site) copy_end(terms.call_site, sizeof terms.call_site, call_site);
+  if (by_call_site) copy_end(terms.call_site, call_site);
 
   Digest digest;
   digest.add(static_cast<std::uint64_t>(record.family) | static_cast<std::uint64_t>(terms.device) << 8 |

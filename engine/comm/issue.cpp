@@ -2,7 +2,6 @@
 // the collective, and waits for it.
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "engine/comm/communicator.hpp"
 #include "engine/comm/fingerprint.hpp"
@@ -26,12 +25,6 @@ struct Work::State {
 };
 
 namespace {
-
-void copy_text(char* to, std::size_t capacity, const std::string& text) {
-  const std::size_t size = std::min(text.size(), capacity - 1);
-  std::memcpy(to, text.data(), size);
-  to[size] = '\0';
-}
 
 device::Role role_of(Operation operation, bool async) {
   switch (operation) {
@@ -106,7 +99,6 @@ void write_record(IssuedCollective& issued, const Communicator& communicator, co
   record.elements = extent.elements;
   record.bytes = extent.bytes;
   record.issued_ns = now_ns();
-  record.finished_ns = 0;
   record.kind = kind;
   record.dtype = issued.fingerprint.dtype;
   record.op = issued.fingerprint.op;
@@ -117,8 +109,8 @@ void write_record(IssuedCollective& issued, const Communicator& communicator, co
   record.phase = static_cast<std::uint8_t>(communicator.phase);
   record.root = request.root;
   record.scenario_line = communicator.context().scenario_line;
-  copy_text(record.axis, sizeof record.axis, request.group->axis());
-  copy_text(record.owner, sizeof record.owner, call.owner);
+  copy_text(record.axis, request.group->axis());
+  copy_text(record.owner, call.owner);
   record_terms(record, request, call, communicator);
   record.content_digest = content_digest_of(call);
   Digest digest;
@@ -136,7 +128,6 @@ void add_to_log(const IssuedCollective& issued, Communicator& communicator, cons
   entry.family = call.family;
   entry.phase = communicator.phase;
   entry.dtype = request.dtype;
-  entry.op = request.op;
   entry.axis = request.group->axis();
   entry.group_size = request.group->size();
   entry.group_id = issued.group->id;
@@ -160,7 +151,6 @@ std::shared_ptr<IssuedCollective> record_complete_call(const CollectiveRequest& 
   issued->sum_order = communicator.sum_order;
   issued->content_text = call.content_text;
   issued->counted = call.family != Family::uncounted;
-  issued->rank->note_begin();
   write_record(*issued, communicator, request, call, kind, extent);
   if (issued->counted) add_to_log(*issued, communicator, request, call, extent.bytes);
   return issued;
@@ -361,10 +351,6 @@ void Work::synchronize() const {
   state_->event.synchronize();
   if (state_->runs_inline) run(*state_->issued);
   for (device::MemoryPtr& memory : state_->buffers) memory.reset();
-}
-
-bool Work::done() const {
-  return !state_ || (state_->runs_inline ? is_finished(*state_->issued) : state_->event.done());
 }
 
 device::Event Work::event() const { return state_ ? state_->event : device::Event(); }

@@ -101,7 +101,6 @@ class Work {
   void wait() const;  // orders later work of the current stream of the tensor's device after the collective
   void wait(device::Stream& stream) const;  // the same for another stream
   void synchronize() const;                 // blocks the host
-  bool done() const;
   device::Event event() const;
 
  private:
@@ -226,7 +225,6 @@ struct LogEntry {
   Family family = Family::user;
   Phase phase = Phase::other;
   DType dtype = DType::float32;
-  ReduceOp op = ReduceOp::sum;
   std::string axis;
   int group_size = 0;
   std::uint64_t group_id = 0;
@@ -246,8 +244,8 @@ std::int64_t transport_bytes();
 // Throws Error unless `seconds` is positive.
 void set_deadline(double seconds);
 double deadline();  // of this rank, in seconds
-// The current rank begins its program: its launch time does not count against any deadline. The first collective
-// implies this call.
+// The current rank begins its program: its launch time does not count against any deadline. Until all members of a
+// group have called it, no deadline ends a wait for them.
 void announce_begin();
 // The current rank has finished its steps, or failed for this reason. Peers that wait for it fail at once, and not only
 // at their deadline.

@@ -64,7 +64,7 @@ bool is_ready(const IssuedCollective& issued, WaitReason reason, std::uint64_t t
 
 // The member has ended the round of this collective without issuing it.
 bool skipped_by(const IssuedCollective& issued, int member) {
-  return !issued.has_arrived(member) && issued.group->rounds_of(member).has_skipped(issued.round, issued.sequence);
+  return issued.group->rounds_of(member).has_skipped(issued.round, issued.sequence);
 }
 
 // The deadline counts from `start_ns` or from the moment when all members have begun, whichever is later.
@@ -91,8 +91,7 @@ void check_for_failure(IssuedCollective& issued, WaitReason reason, std::uint64_
     throw PeerEndedError(str(call_text(*rank.world, issued.record()), ": rank ", rank.rank, " has ended"));
   if (issued.group->poison.is_set()) throw_poison(*issued.group);
   for (int member = 0; member < issued.group->size; ++member) {
-    if (member == issued.me) continue;
-    if (reason == WaitReason::arrivals && skipped_by(issued, member)) fail(issued, skipped_text(issued, member));
+    if (skipped_by(issued, member)) fail(issued, skipped_text(issued, member));
     const RankEnd end = rank.world->rank(issued.group->members()[member]).end.load(std::memory_order_acquire);
     if (end == RankEnd::none) continue;
     // A rank that ended after it arrived is not needed: the waiting ranks compute the chunks. A rank that died may have
@@ -110,7 +109,6 @@ void note_state(IssuedCollective& issued, CollectiveState state) {
   if (issued.rank->control().num_records.load(std::memory_order_relaxed) - issued.record_number >= recorder_entries)
     return;
   Record& record = issued.record();
-  if (state == CollectiveState::done || state == CollectiveState::failed) record.finished_ns = now_ns();
   record.state.store(state, std::memory_order_release);
 }
 
@@ -163,7 +161,7 @@ void wait_under_schedule(schedule::Actor& me, IssuedCollective& issued, WaitReas
     const std::uint32_t seen = epoch.load();
     if (is_ready(issued, reason, target)) return;
     check_for_failure(issued, reason, target, start);
-    if (stalled_turns > 0) search_for_deadlock(*issued.rank, stalled_turns);
+    search_for_deadlock(*issued.rank, stalled_turns);
     const bool is_over =
         me.wait_or_stall("peers", [&] { return epoch.load() != seen || is_ready(issued, reason, target); });
     stalled_turns = is_over ? 0 : stalled_turns + 1;
@@ -233,7 +231,6 @@ bool try_arrive(IssuedCollective& issued) {
 
 void run(IssuedCollective& issued) {
   if (!issued.ended.load(std::memory_order_acquire)) {
-    issued.entered = true;
     try {
       run_once(issued);
       issued.ended.store(true, std::memory_order_release);
@@ -252,11 +249,6 @@ void run(IssuedCollective& issued) {
   if (issued.failure.empty()) return;
   if (issued.failed_by_end) throw PeerEndedError(issued.failure);
   throw CollectiveError(issued.failure);
-}
-
-bool is_finished(const IssuedCollective& issued) {
-  if (issued.ended.load(std::memory_order_acquire)) return true;
-  return issued.arrived.load() && issued.slot().stage.load(std::memory_order_acquire) == Stage::finished;
 }
 
 void check_usable(const RankState& rank, const GroupControl& group, const std::string& call) {

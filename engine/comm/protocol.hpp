@@ -66,9 +66,6 @@ struct RankState {
     nccl_groups = std::make_unique<NcclGroups>();
   }
   RankControl& control() const { return world->rank(rank); }
-  void note_begin() const {
-    if (control().begun_ns.load(std::memory_order_relaxed) == 0) control().begun_ns.store(now_ns());
-  }
 };
 
 // A collective that this rank has issued.
@@ -93,7 +90,6 @@ struct IssuedCollective {
   const std::string* exchange_input = nullptr;
 
   bool on_rank_thread = true;      // run() is called on the rank's thread, not on a worker of the stream
-  bool entered = false;            // some thread is or was in run()
   bool content_published = false;  // content_text has been published after a mismatch
   std::atomic<bool> arrived{false};
   std::atomic<bool> ended{false};
@@ -119,8 +115,6 @@ bool try_arrive(IssuedCollective& issued);
 // Completes the collective on this rank. Throws CollectiveError. A later call throws the same failure again, or returns
 // after a success.
 void run(IssuedCollective& issued);
-// All chunks are done, whether or not this rank has left the slot.
-bool is_finished(const IssuedCollective& issued);
 // Throws CollectiveError when the case is aborted or the group poisoned.
 void check_usable(const RankState& rank, const GroupControl& group, const std::string& call);
 

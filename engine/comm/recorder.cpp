@@ -18,11 +18,8 @@ std::size_t control_bytes(int world_size) { return control_bytes_for(world_size)
 
 void record_location(std::string_view step, std::string_view file, int line, int column) {
   auto& location = Communicator::current().state()->control().location;
-  const auto copy_text = [](char* to, std::size_t capacity, std::string_view text) {
-    to[text.copy(to, capacity - 1)] = '\0';
-  };
-  copy_text(location.step, sizeof location.step, step);
-  copy_text(location.file, sizeof location.file, file);
+  copy_text(location.step, step);
+  copy_text(location.file, file);
   location.line = line;
   location.column = column;
 }
@@ -82,7 +79,6 @@ std::vector<RankHistory> read_recorder(const device::HostWorld& world) {
       call.scenario_line = record.scenario_line;
       call.state = record.state.load(std::memory_order_acquire);
       call.issued_ns = record.issued_ns;
-      call.finished_ns = record.finished_ns;
       story.collectives.push_back(std::move(call));
     }
     stories.push_back(std::move(story));

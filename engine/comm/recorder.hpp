@@ -26,7 +26,7 @@ struct RecordedCollective {
   std::int64_t bytes = 0;    // of the larger of input and output
   int scenario_line = 0;     // 0: unknown
   CollectiveState state = CollectiveState::issued;
-  std::int64_t issued_ns = 0, finished_ns = 0;  // monotonic clock of the machine
+  std::int64_t issued_ns = 0;  // monotonic clock of the machine
 };
 
 // The recorded history of one rank.

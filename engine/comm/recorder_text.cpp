@@ -18,13 +18,11 @@ CollectiveState state_from_name(const std::string& name) {
 }
 
 json to_json(const RecordedCollective& c) {
-  return {{"group", c.group_id},      {"sequence", c.sequence},
-          {"operation", c.operation}, {"dtype", c.dtype},
-          {"family", c.family},       {"phase", c.phase},
-          {"axis", c.axis},           {"owner", c.owner},
-          {"members", c.members},     {"bytes", c.bytes},
-          {"line", c.scenario_line},  {"state", state_names[static_cast<int>(c.state)]},
-          {"issued_ns", c.issued_ns}, {"finished_ns", c.finished_ns}};
+  return {{"group", c.group_id},     {"sequence", c.sequence},  {"operation", c.operation},
+          {"dtype", c.dtype},        {"family", c.family},      {"phase", c.phase},
+          {"axis", c.axis},          {"owner", c.owner},        {"members", c.members},
+          {"bytes", c.bytes},        {"line", c.scenario_line}, {"state", state_names[static_cast<int>(c.state)]},
+          {"issued_ns", c.issued_ns}};
 }
 
 RecordedCollective collective_from_json(const json& j) {
@@ -42,7 +40,6 @@ RecordedCollective collective_from_json(const json& j) {
   c.scenario_line = j.at("line").get<int>();
   c.state = state_from_name(j.at("state").get<std::string>());
   c.issued_ns = j.at("issued_ns").get<std::int64_t>();
-  c.finished_ns = j.at("finished_ns").get<std::int64_t>();
   return c;
 }
 }  // namespace

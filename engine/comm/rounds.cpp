@@ -46,7 +46,7 @@ void end_round(ProcessGroup& group, bool compare, const std::string& owner) {
   mine.issued[number % MemberRounds::num_kept].store(endpoint.sequence, std::memory_order_relaxed);
   mine.ended.store(number, std::memory_order_release);
   Communicator::current().state()->plane->ended_round(control, group.rank(), number);
-  if (!compare || control.size == 1) return;
+  if (!compare) return;
 
   RankState& state = *Communicator::current().state();
   const std::string operation = str("the end of a backward", owner.empty() ? "" : " of ", owner);

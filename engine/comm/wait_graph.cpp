@@ -27,7 +27,11 @@ struct Wait {
 
   std::vector<int> awaited;  // world ranks
   // True: the wait ends only after all awaited ranks have acted. False: any one of them can end it.
-  bool needs_all() const { return reason == WaitReason::arrivals || reason == WaitReason::end_of_round; }
+  bool needs_all() const {
+    return reason == WaitReason::arrivals || reason == WaitReason::end_of_round || knows_leavers();
+  }
+  // A wait for a slot whose members are all on this host: awaited are those that have not left it.
+  bool knows_leavers() const { return reason == WaitReason::slot && group->spans_hosts == 0; }
 };
 
 struct Node {
@@ -55,7 +59,7 @@ bool is_about_to_end(Wait& wait) {
       if (slot.generation.load(std::memory_order_acquire) != generation) return true;
       if (slot.stage.load(std::memory_order_acquire) != Stage::filling) return true;
       for (int member = 0; member < group.size; ++member)
-        if (!has_arrived(wait, member) && group.rounds_of(member).has_skipped(wait.round, wait.sequence)) return true;
+        if (group.rounds_of(member).has_skipped(wait.round, wait.sequence)) return true;
       return false;
     case WaitReason::data:
       return true;  // some member computes the last chunks
@@ -67,9 +71,18 @@ bool is_about_to_end(Wait& wait) {
   return true;
 }
 
-void find_awaited(Wait& wait) {
+// The member has left the collective that has the awaited slot, as far as its flight recorder knows.
+bool has_left(WorldControl& world, Wait& wait, int member) {
+  const std::uint32_t record = wait.group->slot(wait.sequence).entries()[member].record;
+  const Record& call = world.rank(wait.group->members()[member]).records[record % recorder_entries];
+  return call.state.load(std::memory_order_acquire) == CollectiveState::done || call.group != wait.offset ||
+         call.sequence + ring_slots != wait.sequence;
+}
+
+void find_awaited(WorldControl& world, Wait& wait) {
   for (int member = 0; member < wait.group->size; ++member) {
     if (member == wait.me || (wait.reason == WaitReason::arrivals && has_arrived(wait, member)) ||
+        (wait.knows_leavers() && has_left(world, wait, member)) ||
         (wait.reason == WaitReason::end_of_round && member != wait.member))
       continue;
     wait.awaited.push_back(wait.group->members()[member]);
@@ -173,7 +186,7 @@ class WaitGraph {
     for (Wait& wait : node(r).waits) {
       wait.group = &world_.group(wait.offset);
       if (is_about_to_end(wait)) node(r).can_progress = true;
-      find_awaited(wait);
+      find_awaited(world_, wait);
     }
   }
 

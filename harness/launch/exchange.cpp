@@ -310,10 +310,8 @@ std::vector<comm::RankHistory> local_stories(const RunningCase& test_case) {
   std::vector<comm::RankHistory> stories = comm::read_recorder(*test_case.world);
   std::erase_if(stories, [&](const comm::RankHistory& story) { return !test_case.is_local(story.rank); });
   for (comm::RankHistory& story : stories) {
-    for (comm::RecordedCollective& collective : story.collectives) {
+    for (comm::RecordedCollective& collective : story.collectives)
       collective.issued_ns = hosts_of(test_case).on_clock_of_first(collective.issued_ns);
-      collective.finished_ns = hosts_of(test_case).on_clock_of_first(collective.finished_ns);
-    }
   }
   return stories;
 }

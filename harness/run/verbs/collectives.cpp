@@ -1,4 +1,7 @@
 // The collectives that a scenario issues itself. They count in the family `user`.
+#include <algorithm>
+#include <limits>
+
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/mesh/sharded.hpp"
@@ -26,10 +29,10 @@ comm::Call options_of(const StepCall& call, bool async, int dim) {
   return options;
 }
 
-int rank_in(const StepCall& call, const char* name, const comm::ProcessGroup& group) {
-  const std::int64_t rank = call.integer(name);
-  if (rank < 0 || rank >= group.size()) throw Error(str("`", name, "` is rank ", rank, " of a mesh of ", group.size()));
-  return static_cast<int>(rank);
+// A rank of a mesh. The collective refuses one that the mesh does not have.
+int rank_of(const StepCall& call, const char* name) {
+  using Limits = std::numeric_limits<int>;
+  return static_cast<int>(std::clamp<std::int64_t>(call.integer(name), Limits::min(), Limits::max()));
 }
 
 Value in_place(comm::Work work, bool async) { return async ? Value(Handle{std::move(work), nullptr}) : Value(); }
@@ -73,13 +76,6 @@ Tensor plain_tensor(const StepCall& call) {
   return tensor;
 }
 
-Tensor in_place_tensor(const StepCall& call) {
-  Tensor tensor = plain_tensor(call);
-  if (!tensor.is_contiguous())
-    throw Error(str("the collective is in place, but ", describe(tensor), " is not contiguous"), "clone() it first");
-  return tensor;
-}
-
 // The arguments of a collective that joins or splits a tensor along a dim.
 struct AlongDim {
   explicit AlongDim(const StepCall& call)
@@ -110,7 +106,7 @@ struct AlongDim {
 }  // namespace
 
 Value all_reduce(StepCall& call) {
-  const Tensor tensor = in_place_tensor(call);
+  const Tensor tensor = plain_tensor(call);
   const bool async = call.boolean("async");
   const MeshPtr mesh = call.mesh();
   return in_place(
@@ -146,19 +142,19 @@ Value all_to_all(StepCall& call) {
 }
 
 Value broadcast(StepCall& call) {
-  const Tensor tensor = in_place_tensor(call);
+  const Tensor tensor = plain_tensor(call);
   const MeshPtr mesh = call.mesh();
   comm::ProcessGroup& group = group_of(*mesh);
   const bool async = call.boolean("async");
-  return in_place(comm::broadcast(group, tensor, rank_in(call, "from", group), options_of(call, async)), async);
+  return in_place(comm::broadcast(group, tensor, rank_of(call, "from"), options_of(call, async)), async);
 }
 
 Value receive(StepCall& call) {
-  const Tensor tensor = in_place_tensor(call);
+  const Tensor tensor = plain_tensor(call);
   const MeshPtr mesh = call.mesh();
   comm::ProcessGroup& group = group_of(*mesh);
   const bool async = call.boolean("async");
-  return in_place(comm::receive(group, tensor, rank_in(call, "from", group), options_of(call, async)), async);
+  return in_place(comm::receive(group, tensor, rank_of(call, "from"), options_of(call, async)), async);
 }
 
 Value send(StepCall& call) {
@@ -166,14 +162,14 @@ Value send(StepCall& call) {
   const MeshPtr mesh = call.mesh();
   comm::ProcessGroup& group = group_of(*mesh);
   const bool async = call.boolean("async");
-  return in_place(comm::send(group, tensor, rank_in(call, "to", group), options_of(call, async)), async);
+  return in_place(comm::send(group, tensor, rank_of(call, "to"), options_of(call, async)), async);
 }
 
 Value gather(StepCall& call) {
   const Tensor input = raw::contiguous(plain_tensor(call));
   const MeshPtr mesh = call.mesh();
   comm::ProcessGroup& group = group_of(*mesh);
-  const int to = rank_in(call, "to", group);
+  const int to = rank_of(call, "to");
   const bool async = call.boolean("async");
   if (group.rank() != to) {
     comm::Work work = comm::gather(group, Tensor(), input, to, options_of(call, async));
@@ -191,7 +187,7 @@ Value gather(StepCall& call) {
 Value scatter(StepCall& call) {
   const MeshPtr mesh = call.mesh();
   comm::ProcessGroup& group = group_of(*mesh);
-  const int from = rank_in(call, "from", group);
+  const int from = rank_of(call, "from");
   const bool async = call.boolean("async");
   // Every rank evaluates the list, for the type and shape of its result. Only the tensors of rank `from` are sent.
   const Value tensors = call.value("tensors");
