@@ -1,6 +1,7 @@
 // Streams of sim: the host and the worker share their launches.
 #include <atomic>
 #include <chrono>
+#include <string>
 #include <thread>
 
 #include "gmock/gmock.h"
@@ -144,6 +145,30 @@ TEST(Sim, CopiesAsynchronouslyOnlyWithPinnedMemory) {
   EXPECT_FALSE(copy.record().done());
   copy_bytes(copy, full_access(device, Mode::write), full_access(pageable, Mode::read));
   EXPECT_TRUE(copy.record().done());
+}
+
+TEST(Sim, ReturnsFromNoWaitForALaunchThatNeverRuns) {
+  std::atomic<bool> agreed = false;
+  std::string message;
+  std::thread other;
+  {
+    const OneRank rank;
+    Stream& side = stream(sim, Role::all_gather);
+    launch_deferred(
+        side, "collective", {},
+        [&](const Pointers&) {
+          while (!agreed) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        },
+        [](const Pointers&) {});
+    launch(side, "behind it", {}, [](const Pointers&) {});
+    other = std::thread([&, event = side.record()] {
+      message = message_of([&] { event.synchronize(); });
+      agreed = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the other thread begins to wait
+  }
+  other.join();
+  EXPECT_THAT(message, HasSubstr("/all_gather ended before it ran the awaited launch"));
 }
 
 }  // namespace

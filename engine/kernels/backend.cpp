@@ -195,7 +195,7 @@ void teams_of_threads(int team_size, std::int64_t count, std::size_t scratch_byt
 
 void teams_on_host(Execution on, const char* label, std::int64_t count, std::size_t scratch_bytes, const void* functor,
                    TeamCall call) {
-  if (!is_initialized()) initialize();
+  initialize();
   if (on.team_size > 0 || !host_needs_kokkos)
     return teams_of_threads(std::max<int>(1, on.team_size), count, scratch_bytes, functor, call);
   using Policy = Kokkos::TeamPolicy<HostBackend>;

@@ -338,6 +338,32 @@ TEST(CudaEnd, LetsNoStreamWaitForALaunchThatNeverRuns) {
   EXPECT_EQ(cuda.count("wait_event"), 0);
 }
 
+TEST(CudaEnd, ReturnsFromNoWaitForALaunchThatNeverRuns) {
+  RecordingCalls cuda;
+  const StandIn stand_in(cuda);
+  std::atomic<bool> agreed = false;
+  std::string message;
+  std::thread other;
+  {
+    const OneRank rank;
+    Stream& side = stream(gpu, Role::all_gather);
+    launch_deferred(
+        side, "collective", {},
+        [&](const Pointers&) {
+          while (!agreed) sleep_ms(1);
+        },
+        [](const Pointers&) {});
+    launch(side, "behind it", {}, [](const Pointers&) {});
+    other = std::thread([&, event = side.record()] {
+      message = message_of([&] { event.synchronize(); });
+      agreed = true;
+    });
+    sleep_ms(20);  // the other thread begins to wait
+  }
+  other.join();
+  EXPECT_THAT(message, HasSubstr("/all_gather ended before it ran the awaited launch"));
+}
+
 TEST(CudaEnd, GivesStreamsToTheNextRank) {
   RecordingCalls cuda;
   const StandIn stand_in(cuda);
