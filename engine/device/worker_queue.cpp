@@ -54,9 +54,7 @@ void WorkerQueue::wake_worker(std::uint64_t number, std::unique_lock<std::mutex>
       activity_.remove();
       throw resource_error("starting the thread of a stream", refused.code().value());
     }
-    return;
-  }
-  if (!running_) {
+  } else if (!running_) {
     wake_.count_awake(activity_);
     lock.unlock();  // otherwise the woken thread would block on it
     wake_.notify();
