@@ -16,6 +16,7 @@
 #include "engine/device/cuda/stand_in.hpp"
 #include "engine/device/protection.hpp"
 #include "engine/kernels/backend.hpp"
+#include "engine/tensor/ops.hpp"
 #include "harness/cli/machine.hpp"
 #include "harness/launch/environment.hpp"
 #include "harness/launch/launcher.hpp"
@@ -43,8 +44,8 @@ class Findings {
   int num_problems_ = 0;
 };
 
-// Launches ranks that call `work`, which returns an error or an empty text. Returns the first error; empty when there is
-// none.
+// Launches ranks that call `work`, which returns an error or an empty text. Returns the first error; empty when there
+// is none.
 std::string run_ranks(int world_size, launch::Launch how, std::string (*work)(int rank)) {
   launch::LaunchOptions options;
   options.world_size = world_size;
@@ -79,7 +80,8 @@ std::string multiply_at_once(int rank) {
   for (const DType dtype : {DType::float32, DType::float64}) {
     const Tensor a = full({side, side}, rank + 1, dtype, {}), b = full({side, side}, 2, dtype, {});
     for (int i = 0; i < num_products; ++i) {
-      if (item(sum(matmul(a, b))) != 2.0 * side * side * side * (rank + 1)) return "wrong products of 8 threads at once";
+      if (item(raw::sum(raw::matmul(a, b))) != 2.0 * side * side * side * (rank + 1))
+        return "wrong products of 8 threads at once";
     }
   }
   return "";
