@@ -1,6 +1,7 @@
 // Streams of sim: the host and the worker share their launches.
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <string>
 #include <thread>
 
@@ -23,6 +24,16 @@ TEST(Sim, ReturnsBeforeALaunchHasRun) {
   EXPECT_FALSE(event.done());
   event.synchronize();
   EXPECT_TRUE(event.done());
+}
+
+TEST(Sim, RefusesDelaysBelowZeroAndAboveAnHour) {
+  OneRank rank;
+  Stream& compute = current_stream(sim);
+  for (const double milliseconds : {-1e-9, 3.7e6, std::nan("")}) {
+    EXPECT_THAT(message_of([&] { delay(compute, milliseconds); }), HasSubstr("give 0 to 3600000 (one hour)"))
+        << milliseconds;
+  }
+  EXPECT_NO_THROW(delay(compute, 0.0));
 }
 
 TEST(Sim, RunsStreamsConcurrently) {
