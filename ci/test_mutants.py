@@ -18,7 +18,7 @@ import execute  # noqa: E402
 import hosts  # noqa: E402
 import judge  # noqa: E402
 from coverage import Around, Coverage  # noqa: E402
-from order import History, batches  # noqa: E402
+from order import History, batches, scenarios_about  # noqa: E402
 from points import find_points, parser_arguments  # noqa: E402
 from rewrite import INCLUDE, rewrite  # noqa: E402
 from tree import Mutant  # noqa: E402
@@ -219,6 +219,17 @@ def test_what_caught_a_mutant_nearby_runs_first():
     history.caught("f.cpp", "g", "c slow")
     assert history.ranked("f.cpp", "g", list(seconds), seconds)[0] == "c slow"
     assert history.ranked("other.cpp", "g", list(seconds), seconds)[-1] == "c slow"
+
+
+def test_scenarios_about_a_source_run_first_there():
+    seconds = {"a/one x=1": 0.1, "b/two x=1": 0.3, "b/two x=2": 0.3}
+    history = History(about={"f.cpp": ["b/two"]})
+    assert history.ranked("f.cpp", "g", list(seconds), seconds)[0] == "b/two x=1"
+    assert history.ranked("other.cpp", "g", list(seconds), seconds)[0] == "a/one x=1"
+    for source, scenarios in scenarios_about(CI / "mutants/about.txt").items():
+        assert (CI.parent / source).is_file(), source
+        for scenario in scenarios:
+            assert (CI.parent / f"scenarios/{scenario}.yaml").is_file(), scenario
 
 
 def test_another_way_through_the_function_runs_before_more_of_the_common_one():

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import execute  # noqa: E402
 import judge  # noqa: E402
 from coverage import Around, Coverage  # noqa: E402
-from order import History  # noqa: E402
+from order import History, scenarios_about  # noqa: E402
 from relink import Relinked, draw  # noqa: E402
 from tree import Mutant, Tree  # noqa: E402
 
@@ -111,7 +111,7 @@ class Outcomes:
     def __init__(self, chosen: list[Mutant], options: argparse.Namespace, tree: Tree):
         self.chosen, self.options, self.tree = chosen, options, tree
         self.rows: list[dict] = []
-        self.history = History(tree.folder / "caught.jsonl")
+        self.history = History(tree.folder / "caught.jsonl", scenarios_about(ROOT / "ci/mutants/about.txt"))
         self.around = Around([one for own in tree.mutants.values() for one in own])
         self.lock = threading.Lock()
         self.waiting: list[Mutant] = []

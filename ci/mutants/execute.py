@@ -1,7 +1,8 @@
 """Runs scenarios and unit tests of the build of the mutants: to record the points that they reach, and under a mutant.
 
 A mutant may do anything: delete files, signal processes, never end. So its run has a file system that is read-only but for one
-folder, and processes of its own (unshare). Where the machine permits no such thing, `isolated` is False.
+folder, and processes of its own (unshare). Where the machine permits no such thing, `isolated` is False. GoogleTest writes the output of
+a death test to /tmp, so /tmp is empty and writable, unless the folder lies there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import hosts
 
 MAPPED = """
 mount -t tmpfs tmpfs /dev/shm && mount --bind "$1" "$1" && mount -o remount,bind,ro / && mount -t proc proc /proc &&
+case "$1" in /tmp/*) ;; *) mount -t tmpfs tmpfs /tmp ;; esac &&
 cd "$1" && shift && exec "$@"
 """
 DEADLINE = 3  # seconds that a collective waits for its ranks
@@ -110,13 +112,14 @@ class Place:
     only_unreached: bool = False  # mutants that cases of an earlier place reach do not run here
 
 
-# On sim the order of accesses is that of an accelerator; under a schedule the host runs ahead of its streams; on cuda, a stand-in of
-# CUDA runs the kernels' portable bodies; on nccl, each rank has such a GPU of its own; on hosts, messages go through sockets, and under
-# mpirun through MPI; on nccl_hosts, the ranks of two hosts have a GPU each.
+# On sim the order of accesses is that of an accelerator; under a schedule the host runs ahead of its streams; on pages, system calls close
+# the memory of sim to the host; on cuda, a stand-in of CUDA runs the kernels' portable bodies; on nccl, each rank has such a GPU of its
+# own; on hosts, messages go through sockets, and under mpirun through MPI; on nccl_hosts, the ranks of two hosts have a GPU each.
 PLACES = {
     "cpu": Place("cpu"),
     "sim": Place("sim"),
     "schedule": Place("sim", ("--launch", "thread"), ("--schedule", "random:1")),
+    "pages": Place("sim", environment={"LOCKSTEP_PROTECT_SIM": "pages"}, one_of=16, only_unreached=True),
     "cuda": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in"}),
     "nccl": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in:8"}, only_unreached=True),
     "hosts": Place("cpu", start=hosts.by_sockets),

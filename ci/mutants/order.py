@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 
 PER_CASE = 0.05  # seconds, so that the quickest are not preferred without bound
+ENOUGH = 10  # catches by a scenario, beyond which more make it no likelier
 # A case's value falls by 1 + this for each case of a higher value that is of the same scenario, of the same folder, ...
 ALIKE_SCENARIO, ALIKE_FOLDER, ALIKE_IN_FUNCTION, ALIKE_IN_SOURCE = 1.0, 0.1, 0.5, 0.3
 
@@ -28,15 +29,26 @@ def folder_of(name: str) -> str:
     return name.split("/")[0]
 
 
+def scenarios_about(path: Path) -> dict[str, list[str]]:
+    """The scenarios of each source in a file of lines `SOURCE: SCENARIO SCENARIO ...`."""
+    lines = (line.strip() for line in path.read_text().splitlines())
+    pairs = (line.split(": ", 1) for line in lines if line and not line.startswith("#"))
+    return {source: scenarios.split() for source, scenarios in pairs}
+
+
 class History:
     """The names that caught earlier mutants, also those of earlier runs where it has a file. Safe for several threads."""
 
-    def __init__(self, path: Path | None = None):
+    def __init__(self, path: Path | None = None, about: dict[str, list[str]] | None = None):
+        """`about`: the scenarios that are about a source. They count as if they had caught mutants of it."""
         self.lock = threading.Lock()
         self.of_place: dict[tuple[str, ...], collections.Counter] = collections.defaultdict(collections.Counter)
         self.path = path
         for line in path.read_text().splitlines() if path and path.is_file() else []:
             self._count(*json.loads(line))
+        for source, scenarios in (about or {}).items():
+            for scenario in scenarios:
+                self.of_place[source,][scenario] += ENOUGH
 
     def caught(self, file: str, function: str, name: str, keep: bool = True) -> None:
         """`keep`: for later runs."""
@@ -57,7 +69,7 @@ class History:
         for place, weight in (((file, function), 20.0), ((file,), 5.0), ((), 0.2)):
             counts = self.of_place.get(place)
             if counts:
-                worth += weight * min(3, counts[name] + 0.3 * counts[scenario_of(name)])
+                worth += weight * min(3, counts[name] + 3 / ENOUGH * counts[scenario_of(name)])
         return worth
 
     def ranked(self, file: str, function: str, names: list[str], seconds: dict[str, float],

@@ -7,12 +7,6 @@ void InlineQueue::issue(Body body, Pointers pointers, bool) {
   body(pointers);
 }
 
-bool InlineQueue::run_if_idle(Call call, const void* body, const Pointers& pointers) {
-  flush();
-  call(body, pointers);
-  return true;
-}
-
 void InlineQueue::issue_in_halves(const Body& start, Body finish, Pointers pointers) {
   flush();
   start(pointers);

@@ -13,7 +13,6 @@ namespace lockstep::device {
 class InlineQueue final : public Queue {
  public:
   void issue(Body body, Pointers pointers, bool may_block) override;
-  bool run_if_idle(Call call, const void* body, const Pointers& pointers) override;
   void issue_in_halves(const Body& start, Body finish, Pointers pointers) override;
   void issue_wait(const std::shared_ptr<Queue>& other, std::uint64_t number) override { other->await(number); }
   std::uint64_t last_number() const override { return last_; }

@@ -10,7 +10,6 @@ namespace {
 class DroppingQueue final : public Queue {
  public:
   void issue(Body, Pointers, bool) override {}
-  bool run_if_idle(Call, const void*, const Pointers&) override { return true; }
   void issue_in_halves(const Body&, Body, Pointers) override {}
   void issue_wait(const std::shared_ptr<Queue>&, std::uint64_t) override {}
   std::uint64_t last_number() const override { return 0; }

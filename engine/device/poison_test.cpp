@@ -130,5 +130,29 @@ TEST_P(Poison, LeavesTheBytesWhereAFailedLaunchWroteNothing) {
   }
 }
 
+// A large range is compared in pieces.
+TEST_P(Poison, KeepsTheByteThatAFailedLaunchWroteToALargeRange) {
+  constexpr std::size_t bytes = 200'000;
+  const MemoryPtr out = allocate(compute().device(), bytes);
+  for (const std::size_t written : {std::size_t{0}, bytes / 2, bytes - 1}) {
+    set_poison(true);
+    const auto fails = [written](const Pointers& p) {
+      p.at(0)[written] = std::byte{1};
+      throw Error("no peer", "");
+    };
+    EXPECT_THROW(
+        {
+          launch(compute(), "fails", {full_access(out, Mode::write)}, fails);
+          compute().synchronize();
+        },
+        Error);
+    set_poison(false);
+    clear_failures();
+    std::byte now{};
+    read_to_host(&now, *out, written, 1);
+    EXPECT_EQ(static_cast<int>(now), 1) << written;
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::device

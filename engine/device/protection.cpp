@@ -68,11 +68,11 @@ State& state() {
   return *made;
 }
 
-void set_pages(const State& of, int rights) {
-  for (int i = 0; i < of.num_regions.load(); ++i) {
-    const HostWorld::Region& region = of.regions[static_cast<std::size_t>(i)];
-    if (::mprotect(region.base, region.bytes, rights) != 0) std::abort();
-  }
+void set_pages(const HostWorld::Region& region, int rights) {
+  if (::mprotect(region.base, region.bytes, rights) != 0) std::abort();
+}
+void set_all_pages(const State& of, int rights) {
+  for (int i = 0; i < of.num_regions.load(); ++i) set_pages(of.regions[static_cast<std::size_t>(i)], rights);
 }
 
 }  // namespace
@@ -104,12 +104,11 @@ void protect(HostWorld::Region region) {
     return;  // a region without the key is merely not protected
   of.regions[static_cast<std::size_t>(num)] = region;
   of.num_regions.store(num + 1);
-  if (of.kind == Protection::pages && of.num_open == 0) set_pages(of, PROT_NONE);
+  if (of.kind == Protection::pages && of.num_open == 0) set_pages(region, PROT_NONE);
 }
 
 void forget_protected(const std::byte* base, std::size_t bytes) {
   State& of = state();
-  if (of.num_regions.load() == 0) return;
   const std::lock_guard lock(of.mutex);
   int kept = 0;
   for (int i = 0; i < of.num_regions.load(); ++i) {
@@ -128,7 +127,7 @@ OpenMemory::OpenMemory() {
     return;
   }
   const std::lock_guard lock(of.mutex);
-  if (of.num_open++ == 0) set_pages(of, PROT_READ | PROT_WRITE);
+  if (of.num_open++ == 0) set_all_pages(of, PROT_READ | PROT_WRITE);
 }
 
 OpenMemory::~OpenMemory() {
@@ -139,7 +138,7 @@ OpenMemory::~OpenMemory() {
     return;
   }
   const std::lock_guard lock(of.mutex);
-  if (--of.num_open == 0) set_pages(of, PROT_NONE);
+  if (--of.num_open == 0) set_all_pages(of, PROT_NONE);
 }
 
 bool has_rights_of_its_own() {

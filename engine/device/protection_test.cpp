@@ -123,11 +123,14 @@ TEST_F(ProtectionDeathTest, FaultsNameTheBlockAndTheLine) {
   describe_fault(address + 8, text, sizeof text);
   EXPECT_STREQ(text, "host code touched byte 8 of a block of 64 bytes (parameter) on sim:0 outside a launch");
   memory->label = "fc1.weight";
-  RankContext::current().scenario_line = 12;
+  RankContext::current().scenario_line = 1;
   describe_fault(address + 63, text, sizeof text);
-  EXPECT_STREQ(text,
-               "host code touched byte 63 of fc1.weight (parameter) on sim:0 outside a launch, at line 12 of the "
-               "scenario");
+  EXPECT_STREQ(
+      text, "host code touched byte 63 of fc1.weight (parameter) on sim:0 outside a launch, at line 1 of the scenario");
+  RankContext::current().scenario_line = 12;
+  // A thread without a rank.
+  std::thread([&] { describe_fault(address + 63, text, sizeof text); }).join();
+  EXPECT_STREQ(text, "host code touched memory of sim outside a launch");
   describe_fault(address + (std::size_t{1} << 21), text, sizeof text);
   EXPECT_STREQ(text, "host code touched memory of sim outside a launch, at line 12 of the scenario");
   describe_fault(text, text, sizeof text);
@@ -156,6 +159,47 @@ TEST_F(ProtectionDeathTest, ARegionThatIsAddedAgainTakesNoFurtherRoom) {
   EXPECT_NE(protected_region_with(second.area().base).base, nullptr);
 }
 
+TEST_F(ProtectionDeathTest, FurtherRegionsThanThereIsRoomForAreLeftAlone) {
+  constexpr std::size_t bytes = 4096;
+  constexpr int num = 1100;  // there is room for 1024
+  const Arena all = Arena::map_private(num * bytes);
+  const auto region = [&](int i) {
+    return HostWorld::Region{all.area().base + static_cast<std::size_t>(i) * bytes, bytes};
+  };
+  for (int i = 0; i < num; ++i) protect(region(i));
+  EXPECT_NE(protected_region_with(region(1000).base).base, nullptr);
+  for (int i = 1024; i < num; ++i) EXPECT_EQ(protected_region_with(region(i).base).base, nullptr) << i;
+  region(num - 1).base[0] = std::byte{1};
+  EXPECT_EQ(region(num - 1).base[0], std::byte{1});
+}
+
+TEST_F(ProtectionDeathTest, OnlyTheRegionsAmongTheAddressesAreForgotten) {
+  constexpr std::size_t bytes = 4096;
+  const Arena all = Arena::map_private(5 * bytes);
+  const auto at = [&](std::size_t i) { return all.area().base + i * bytes; };
+  const auto are_kept = [&] {
+    std::string kept;
+    for (std::size_t i = 0; i < 5; ++i) kept += protected_region_with(at(i)).base == nullptr ? '0' : '1';
+    return kept;
+  };
+  for (std::size_t i = 0; i < 5; ++i) protect({at(i), bytes});
+  EXPECT_EQ(are_kept(), "11111");
+  forget_protected(at(1), 2 * bytes);
+  EXPECT_EQ(are_kept(), "10011");
+  forget_protected(at(4), bytes);
+  EXPECT_EQ(are_kept(), "10010");
+  forget_protected(at(0), bytes);
+  EXPECT_EQ(are_kept(), "00010");
+  forget_protected(at(0), bytes);
+  EXPECT_EQ(are_kept(), "00010");
+}
+
+TEST_F(ProtectionDeathTest, PagesThatTheSystemDoesNotCloseEndTheProcess) {
+  if (protection() != Protection::pages) GTEST_SKIP() << "a region without a key is merely not protected";
+  const Arena arena = Arena::map_private(8192);
+  EXPECT_DEATH(protect({arena.area().base + 1, 4096}), "");
+}
+
 TEST_F(ProtectionDeathTest, ARegionThatIsForgottenIsNoLongerReported) {
   const std::byte* base = nullptr;
   {
@@ -179,6 +223,7 @@ TEST(ProtectionByName, IsTheOneThatTheEnvironmentNames) {
     EXPECT_THROW(protect(arena.area()), Error);
   } else {
     EXPECT_NO_THROW(protect(arena.area()));
+    EXPECT_EQ(protected_region_with(arena.area().base).base != nullptr, protection() != Protection::off);
   }
 }
 

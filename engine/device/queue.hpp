@@ -39,8 +39,9 @@ class Queue {
   // ---- host: new items. Each rethrows an earlier failure of an item.
   // An item that runs after all items so far. `may_block`: it waits for something other than the rank's own threads.
   virtual void issue(Body body, Pointers pointers, bool may_block) = 0;
-  // Runs the body now, as an item, if all items so far have run. An error of the body is kept for the next call.
-  virtual bool run_if_idle(Call call, const void* body, const Pointers& pointers) = 0;
+  // Runs the body now, as an item, if all items so far have run. An error of the body is kept for the next call. A
+  // queue may leave it to issue().
+  virtual bool run_if_idle(Call, const void*, const Pointers&) { return false; }
   // An item in two halves. A queue that runs inline runs the first half now, and the second one before its next item
   // or when the item is awaited or polled.
   virtual void issue_in_halves(const Body& start, Body finish, Pointers pointers) = 0;

@@ -36,11 +36,6 @@ void ScheduledQueue::issue(Body body, Pointers pointers, bool) {
   push(std::move(item));
 }
 
-bool ScheduledQueue::run_if_idle(Call, const void*, const Pointers&) {
-  if (error_) std::rethrow_exception(error_);
-  return false;
-}
-
 void ScheduledQueue::issue_in_halves(const Body& start, Body finish, Pointers pointers) {
   Item item;
   item.body = start;
@@ -122,7 +117,7 @@ void ScheduledQueue::run_next() {
     }
   }  // the body's owned objects are destroyed before its completion becomes visible
   ++completed_;
-  if (failure && !error_) {
+  if (failure) {
     error_ = failure;
     failed_at_ = completed_;
   }

@@ -1,6 +1,8 @@
 // Streams of sim: the host and the worker share their launches.
 #include <atomic>
 #include <chrono>
+#include <cmath>
+#include <string>
 #include <thread>
 
 #include "gmock/gmock.h"
@@ -22,6 +24,16 @@ TEST(Sim, ReturnsBeforeALaunchHasRun) {
   EXPECT_FALSE(event.done());
   event.synchronize();
   EXPECT_TRUE(event.done());
+}
+
+TEST(Sim, RefusesDelaysBelowZeroAndAboveAnHour) {
+  OneRank rank;
+  Stream& compute = current_stream(sim);
+  for (const double milliseconds : {-1e-9, 3.7e6, std::nan("")}) {
+    EXPECT_THAT(message_of([&] { delay(compute, milliseconds); }), HasSubstr("give 0 to 3600000 (one hour)"))
+        << milliseconds;
+  }
+  EXPECT_NO_THROW(delay(compute, 0.0));
 }
 
 TEST(Sim, RunsStreamsConcurrently) {
@@ -144,6 +156,30 @@ TEST(Sim, CopiesAsynchronouslyOnlyWithPinnedMemory) {
   EXPECT_FALSE(copy.record().done());
   copy_bytes(copy, full_access(device, Mode::write), full_access(pageable, Mode::read));
   EXPECT_TRUE(copy.record().done());
+}
+
+TEST(Sim, ReturnsFromNoWaitForALaunchThatNeverRuns) {
+  std::atomic<bool> agreed = false;
+  std::string message;
+  std::thread other;
+  {
+    const OneRank rank;
+    Stream& side = stream(sim, Role::all_gather);
+    launch_deferred(
+        side, "collective", {},
+        [&](const Pointers&) {
+          while (!agreed) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        },
+        [](const Pointers&) {});
+    launch(side, "behind it", {}, [](const Pointers&) {});
+    other = std::thread([&, event = side.record()] {
+      message = message_of([&] { event.synchronize(); });
+      agreed = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the other thread begins to wait
+  }
+  other.join();
+  EXPECT_THAT(message, HasSubstr("/all_gather ended before it ran the awaited launch"));
 }
 
 }  // namespace

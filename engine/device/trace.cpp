@@ -47,10 +47,10 @@ TraceRecord* Tracer::add(const Stream& stream, const char* name, bool deferred, 
 
 void Tracer::memory_changed(const MemoryStats& stats) {
   const MemorySample now{TraceRecord::now(), stats.current};
-  const std::size_t max_entries = std::max<std::size_t>(options_.max_samples / 2, 1);
+  const std::size_t max_entries = 2 * std::max<std::size_t>(options_.max_samples / 4, 1);  // of up to two samples each
   std::size_t at = static_cast<std::size_t>(num_changes_ / width_);
   if (at >= max_entries) {
-    // Merges pairs of entries. With an odd number the last entry stays half full and takes the next changes.
+    // Merges pairs of entries.
     for (std::size_t i = 0; i < memory_.size(); ++i) {
       if (i % 2 == 0) {
         memory_[i / 2] = memory_[i];
@@ -59,7 +59,7 @@ void Tracer::memory_changed(const MemoryStats& stats) {
         memory_[i / 2].last = memory_[i].last;
       }
     }
-    memory_.resize((memory_.size() + 1) / 2);
+    memory_.resize(max_entries / 2);
     width_ *= 2;
     at = static_cast<std::size_t>(num_changes_ / width_);
   }

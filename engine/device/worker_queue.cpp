@@ -45,7 +45,7 @@ void WorkerQueue::push(Item item, bool may_block) {
 }
 
 void WorkerQueue::wake_worker(std::uint64_t number, std::unique_lock<std::mutex>& lock) {
-  if (completed_ >= number || worker_target_ >= number) return;
+  worker_target_ = std::max(worker_target_, number);
   if (!worker_.joinable()) {
     activity_.add();
     try {
@@ -54,11 +54,7 @@ void WorkerQueue::wake_worker(std::uint64_t number, std::unique_lock<std::mutex>
       activity_.remove();
       throw resource_error("starting the thread of a stream", refused.code().value());
     }
-    worker_target_ = number;
-    return;
-  }
-  worker_target_ = number;
-  if (!running_) {
+  } else if (!running_) {
     wake_.count_awake(activity_);
     lock.unlock();  // otherwise the woken thread would block on it
     wake_.notify();
@@ -109,7 +105,7 @@ void WorkerQueue::run_next(std::unique_lock<std::mutex>& lock) {
   lock.lock();
   running_ = false;
   const std::uint64_t number = completed_.load(std::memory_order_relaxed) + 1;
-  if (failure && !error_) {
+  if (failure) {
     error_ = failure;
     failed_at_ = number;
   }
@@ -126,7 +122,7 @@ void WorkerQueue::run_next(std::unique_lock<std::mutex>& lock) {
 void WorkerQueue::run_worker() {
   std::unique_lock lock(mutex_);
   while (true) {
-    while (!stop_ && (running_ || items_.empty() || completed_ >= worker_target_)) wake_.wait(lock, activity_);
+    while (!stop_ && (running_ || completed_ >= worker_target_)) wake_.wait(lock, activity_);
     // Once awake, it also runs the items after worker_target_.
     while (!stop_ && !running_ && !items_.empty()) run_next(lock);
     if (stop_) return;

@@ -34,8 +34,4 @@ void prepare_products();
 // reads the variables before main, so the program must be executed again with them. Empty if nothing is missing.
 std::vector<std::pair<std::string, std::string>> missing_blas_environment();
 
-// Multiplies on several threads at once and compares each product, bit for bit, with the same product computed on one
-// thread. Returns the number of wrong products. If it is not 0, ranks must not run as threads with this BLAS.
-std::int64_t num_wrong_products(int num_threads = 8, int products_per_thread = 200);
-
 }  // namespace lockstep::kernels

@@ -21,7 +21,6 @@
 #include "engine/kernels/gemm.hpp"
 #include "engine/kernels/index.hpp"
 #include "engine/kernels/optimizer.hpp"
-#include "engine/kernels/product_check_internal.hpp"
 #include "engine/kernels/reduce.hpp"
 #include "engine/kernels/test_views.hpp"
 
@@ -45,51 +44,6 @@ TEST(Backend, UsesOneBlasThread) {
   initialize();
   EXPECT_EQ(blas_threads(), 1);
   EXPECT_THAT(blas_name(), testing::HasSubstr("OpenBLAS"));
-}
-
-TEST(Backend, MultipliesCorrectlyOnManyThreads) { EXPECT_EQ(num_wrong_products(8, 200), 0); }
-
-// out = a x b, with `error` added to one element of each product from the product number `from` on.
-template <class T>
-SquareProduct<T> product_with(double error, int row, int column, int from = 0) {
-  const auto calls = std::make_shared<std::atomic<int>>(0);
-  return [=](T* out, const T* a, const T* b) {
-    constexpr int n = checked_side;
-    const bool is_wrong = (*calls)++ >= from;
-    for (int i = 0; i < n; ++i)
-      for (int j = 0; j < n; ++j) {
-        double sum = is_wrong && i == row && j == column ? error : 0.0;
-        for (int k = 0; k < n; ++k) sum += static_cast<double>(a[i * n + k]) * static_cast<double>(b[j * n + k]);
-        out[i * n + j] = static_cast<T>(sum);
-      }
-  };
-}
-template <class T>
-void check_wrong_products() {
-  EXPECT_EQ(wrong_products<T>(product_with<T>(0.0, 0, 0), 3, 2), 0);
-  for (const double error : {2e-4, -2e-4, std::nan("")}) {
-    const int last = checked_side - 1;
-    for (const auto& [row, column] : {std::pair(0, 0), {0, last}, {last, 0}, {last, last}, {7, 30}})
-      EXPECT_EQ(wrong_products<T>(product_with<T>(error, row, column), 3, 2), 3)
-          << error << " at " << row << ", " << column;
-  }
-  for (const double error : {5e-5, -5e-5}) EXPECT_EQ(wrong_products<T>(product_with<T>(error, 5, 6), 3, 2), 0) << error;
-  // The three products alone are right. Of the six beside each other, the last four differ from them.
-  EXPECT_EQ(wrong_products<T>(product_with<T>(5e-5, 5, 6, 5), 3, 2), 4);
-  // Each thread has operands of its own: a library that mixes them up is wrong everywhere but in one thread.
-  const auto kept = std::make_shared<std::vector<T>>();
-  const SquareProduct<T> stale = [kept, once = product_with<T>(0.0, 0, 0)](T* out, const T* a, const T* b) {
-    if (kept->empty()) {
-      kept->resize(std::size_t{checked_side} * checked_side);
-      once(kept->data(), a, b);
-    }
-    std::copy(kept->begin(), kept->end(), out);
-  };
-  EXPECT_EQ(wrong_products<T>(stale, 3, 2), 2);
-}
-TEST(Backend, FindsWrongProductsOfALibrary) {
-  check_wrong_products<float>();
-  check_wrong_products<double>();
 }
 
 TEST(Backend, NamesMissingEnvironmentVariables) {

@@ -31,14 +31,24 @@ MatrixLayout layout_of(const View& matrix) {
   return layout_of(matrix.sizes[n - 2], matrix.sizes[n - 1], matrix.strides[n - 2], matrix.strides[n - 1]);
 }
 
-template <class T>
-void matmul_of(const View& out, const View& a, const View& b) {
-  const int num_dims = out.sizes.size();
-  const std::int64_t m = out.sizes[num_dims - 2], n = out.sizes[num_dims - 1], k = a.sizes[num_dims - 1];
+struct Layouts {
+  MatrixLayout a, b;
+  std::int64_t leading;  // of the result
+};
+
+Layouts layouts_of(const View& out, const View& a, const View& b) {
   const MatrixLayout layout_a = layout_of(a), layout_b = layout_of(b), layout_out = layout_of(out);
   LOCKSTEP_CHECK(layout_out.supported && !layout_out.transposed, "matmul to strides ", to_text(out.strides));
   LOCKSTEP_CHECK(layout_a.supported && layout_b.supported, "matmul of ", to_text(a.sizes), " with strides ",
                  to_text(a.strides), " and ", to_text(b.sizes), " with strides ", to_text(b.strides));
+  return {layout_a, layout_b, layout_out.leading};
+}
+
+template <class T>
+void matmul_of(const View& out, const View& a, const View& b) {
+  const int num_dims = out.sizes.size();
+  const std::int64_t m = out.sizes[num_dims - 2], n = out.sizes[num_dims - 1], k = a.sizes[num_dims - 1];
+  const Layouts layouts = layouts_of(out, a, b);
   std::int64_t batches = 1;
   for (int dim = 0; dim < num_dims - 2; ++dim) batches = bounded_product(batches, out.sizes[dim]);
   for (std::int64_t batch = 0; batch < batches; ++batch) {
@@ -50,8 +60,8 @@ void matmul_of(const View& out, const View& a, const View& b) {
       at_b += element_offset(at, b.strides[dim]);
       at_out += element_offset(at, out.strides[dim]);
     }
-    product(static_cast<T*>(out.data) + at_out, layout_out.leading, m, n, k, static_cast<const T*>(a.data) + at_a,
-            layout_a, static_cast<const T*>(b.data) + at_b, layout_b, false);
+    product(static_cast<T*>(out.data) + at_out, layouts.leading, m, n, k, static_cast<const T*>(a.data) + at_a,
+            layouts.a, static_cast<const T*>(b.data) + at_b, layouts.b, false);
   }
 }
 
@@ -62,9 +72,8 @@ void dispatch_product(DType dtype, F&& f) {
   f.template operator()<double>();
 }
 
-// By the library of the GPU; false on the host, or if it cannot read an operand in place.
-bool library_product(Execution on, const View& out, const View& a, const View& b, bool adds) {
-  if (on.space != Space::cuda) return false;
+// By the library of the GPU.
+void library_product(Execution on, const View& out, const View& a, const View& b, bool adds) {
   const int num_dims = out.sizes.size();
   cublas::Product product;
   product.dtype = out.dtype;
@@ -72,12 +81,10 @@ bool library_product(Execution on, const View& out, const View& a, const View& b
   product.n = out.sizes[num_dims - 1];
   product.k = a.sizes[num_dims - 1];
   product.adds = adds;
-  const MatrixLayout layout_out = layout_of(out);
-  product.layout_a = layout_of(a);
-  product.layout_b = layout_of(b);
-  product.leading = layout_out.leading;
-  if (!layout_out.supported || layout_out.transposed || !product.layout_a.supported || !product.layout_b.supported)
-    return false;
+  const Layouts layouts = layouts_of(out, a, b);
+  product.layout_a = layouts.a;
+  product.layout_b = layouts.b;
+  product.leading = layouts.leading;
   // The last of the leading dims is one call.
   const int last = num_dims - 3;
   if (last >= 0) {
@@ -103,7 +110,6 @@ bool library_product(Execution on, const View& out, const View& a, const View& b
     product.b = static_cast<const std::byte*>(b.data) + bounded_product(at_b, element);
     cublas::multiply(on, product);
   }
-  return true;
 }
 
 }  // namespace
@@ -113,9 +119,9 @@ bool is_product_operand(const View& matrix) { return layout_of(matrix).supported
 void matmul(Execution on, const View& out, const View& a, const View& b) {
   if (num_elements(out) == 0) return;
   if (a.sizes.back() == 0) return fill(on, out, 0.0);
-  if (library_product(on, out, a, b, false)) return;
+  if (on.space == Space::cuda) return library_product(on, out, a, b, false);
   if (on.space != Space::host) return portable_product(on, "lockstep::matmul", out, a, b, false);
-  if (!is_initialized()) initialize();
+  initialize();
   dispatch_product(out.dtype, [&]<class T>() { matmul_of<T>(out, a, b); });
 }
 
@@ -133,10 +139,10 @@ void linear(Execution on, const View& out, const View& x, const View& weight, co
   if (on.space != Space::host) {
     const View transposed{weight.data, weight.dtype, Dims{weight.sizes[1], weight.sizes[0]},
                           Dims{weight.strides[1], weight.strides[0]}};
-    if (library_product(on, out, x, transposed, bias != nullptr)) return;
+    if (on.space == Space::cuda) return library_product(on, out, x, transposed, bias != nullptr);
     return portable_product(on, "lockstep::linear", out, x, transposed, bias != nullptr);
   }
-  if (!is_initialized()) initialize();
+  initialize();
   dispatch_product(out.dtype, [&]<class T>() {
     const MatrixLayout layout_x = layout_of(x);
     const MatrixLayout layout_w = layout_of(weight.sizes[1], weight.sizes[0], weight.strides[1], weight.strides[0]);

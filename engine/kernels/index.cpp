@@ -115,7 +115,7 @@ template <class Word>
 void select_words(Execution on, const View& out, const View& a, int dim, const View& index) {
   const DimSplit from = split_at(a, dim);
   const std::int64_t picked = num_elements(index);
-  run(on, "lockstep::index_select", from.inner == 0 ? 0 : from.outer * picked,
+  run(on, "lockstep::index_select", from.outer * picked,
       SelectKernel<Word>{data_of<Word>(out), data_of<const Word>(a), data_of<const std::int64_t>(index), from, picked},
       from.outer * picked * from.inner);
 }

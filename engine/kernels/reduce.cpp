@@ -244,7 +244,7 @@ void sum(Execution on, const View& out, const View& a, int num_reduced, double d
   const Dims out_strides = contiguous_strides(kept_sizes);
   const Rows<2> kept = make_rows<2>(kept_sizes, {&out_strides, &kept_strides});
   const Rows<1> reduced = make_rows<1>(sizes, {&strides});
-  const bool columns = results > 1 && kept.unit && kept.length >= 8 && !(reduced.num_outer == 0 && reduced.unit);
+  const bool columns = kept.unit && kept.length >= 8;
   dispatch_all(a.dtype, [&]<class T>() {
     using R = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;
     R* const to = data_of<R>(out);

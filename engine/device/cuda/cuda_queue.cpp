@@ -175,7 +175,6 @@ void CudaQueue::run_next(std::unique_lock<std::mutex>& lock) {
 }
 
 void CudaQueue::fail(std::uint64_t number, std::exception_ptr failure) {
-  if (error_) return;
   error_ = std::move(failure);
   failed_at_ = number;
 }

@@ -142,6 +142,25 @@ TEST_F(CudaQueueTest, WaitsForTheItemsBeforeTheEventAlone) {
   cuda_.resume(handle_of(compute()));
 }
 
+TEST_F(CudaQueueTest, MarksAnItemOfTheWorkerWithoutAWait) {
+  std::atomic<bool> agreed = false;
+  collective(side(), "gathered", until(agreed));
+  const Event event = side().record();
+  kernel(side(), "later");
+  EXPECT_EQ(cuda_.count("record_event"), 0);
+  agreed = true;
+  for (int i = 0; i < 2000 && cuda_.count("launch") < 2; ++i) sleep_ms(1);
+  const std::vector<std::string> log = cuda_.log();
+  const auto at = [&log](const std::string& call, int nth) {
+    int seen = 0;
+    for (std::size_t i = 0; i < log.size(); ++i)
+      if (log[i].starts_with(call) && ++seen == nth) return i;
+    return log.size();
+  };
+  EXPECT_LT(at("launch", 1), at("record_event", 1));
+  EXPECT_LT(at("record_event", 1), at("launch", 2));
+}
+
 TEST_F(CudaQueueTest, MakesNothingInASteadyStep) {
   const MemoryPtr host = allocate_pinned(gpu, 4096);
   const auto step = [&] {
@@ -336,6 +355,32 @@ TEST(CudaEnd, LetsNoStreamWaitForALaunchThatNeverRuns) {
   }
   other.join();
   EXPECT_EQ(cuda.count("wait_event"), 0);
+}
+
+TEST(CudaEnd, ReturnsFromNoWaitForALaunchThatNeverRuns) {
+  RecordingCalls cuda;
+  const StandIn stand_in(cuda);
+  std::atomic<bool> agreed = false;
+  std::string message;
+  std::thread other;
+  {
+    const OneRank rank;
+    Stream& side = stream(gpu, Role::all_gather);
+    launch_deferred(
+        side, "collective", {},
+        [&](const Pointers&) {
+          while (!agreed) sleep_ms(1);
+        },
+        [](const Pointers&) {});
+    launch(side, "behind it", {}, [](const Pointers&) {});
+    other = std::thread([&, event = side.record()] {
+      message = message_of([&] { event.synchronize(); });
+      agreed = true;
+    });
+    sleep_ms(20);  // the other thread begins to wait
+  }
+  other.join();
+  EXPECT_THAT(message, HasSubstr("/all_gather ended before it ran the awaited launch"));
 }
 
 TEST(CudaEnd, GivesStreamsToTheNextRank) {
