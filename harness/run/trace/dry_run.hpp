@@ -143,6 +143,8 @@ class DryRun final : public StepRunner {
   Value set_state_dict_type(StepCall& call);
   Value load_state_dict(StepCall& call);
   void load_into_units(const StepCall& call, const nn::ModulePtr& module);
+  void load_into_flat_optimizer(const StepCall& call, const OptimizerPtr& optimizer);
+  static Value value_of_first_rank(const StepCall& call, std::string_view argument);
 
   std::vector<layout::MeshShape> meshes_;
   plan::Planner planner_;

@@ -58,29 +58,49 @@ Value DryRun::state_dict(StepCall& call) {
   return value_of_state(shards_.state_of(of.as_module("of")), state_form_of(call));
 }
 
-// Values from rank 0 change neither types nor devices, so that the plan needs no load of them.
+// Values from rank 0 change neither types nor devices, so that the plan needs no load of them, but for an optimizer of
+// units.
 Value DryRun::load_state_dict(StepCall& call) {
   const NoGrad no_grad;
   const Value into = call.value("into");
   const bool from_first = call.boolean("broadcast_from_rank0");
-  if (const nn::ModulePtr* module = into.get_if<nn::ModulePtr>(); module && !shards_.units_below(*module).empty()) {
+  const nn::ModulePtr* module = into.get_if<nn::ModulePtr>();
+  const OptimizerPtr* optimizer = into.get_if<OptimizerPtr>();
+  if (module && !shards_.units_below(*module).empty())
     load_into_units(call, *module);
-  } else if (!from_first) {
-    const OptimizerPtr* optimizer = into.get_if<OptimizerPtr>();
-    if (!optimizer || !flat_optimizers_.converts(*optimizer)) return run_verb(call);
-    watch_.report_position();
-    OptimizerState dict = optimizer_state_of(call.value("state"));
-    if (is_by_position(call)) {
-      std::map<std::string, std::string> names;
-      for (std::string& name : flat_optimizers_.original_names(*optimizer))
-        names.emplace(std::to_string(names.size()), std::move(name));
-      dict = renamed(dict, names);
-    }
-    flat_optimizers_.load_state(*optimizer, dict);
-  } else if (module) {
+  else if (optimizer && flat_optimizers_.converts(*optimizer))
+    load_into_flat_optimizer(call, *optimizer);
+  else if (!from_first)
+    return run_verb(call);
+  else if (module)
     nn::settle(*module);
-  }
   return Value();
+}
+
+void DryRun::load_into_flat_optimizer(const StepCall& call, const OptimizerPtr& optimizer) {
+  watch_.report_position();
+  const bool from_first = call.boolean("broadcast_from_rank0");
+  const Value state = from_first ? value_of_first_rank(call, "state") : call.value("state");
+  if (from_first && state.as_map("state").empty()) return;  // rank 0 alone knows the state
+  OptimizerState dict = optimizer_state_of(state);
+  if (from_first && dict.groups.empty()) return;  // as above, from a state dict of rank 0 only
+  if (is_by_position(call)) {
+    std::map<std::string, std::string> names;
+    for (std::string& name : flat_optimizers_.original_names(optimizer))
+      names.emplace(std::to_string(names.size()), std::move(name));
+    dict = renamed(dict, names);
+  }
+  flat_optimizers_.load_state(optimizer, dict);
+}
+
+// What the argument is on rank 0, as far as it names the rank itself, as in `state if rank == 0 else {}`.
+Value DryRun::value_of_first_rank(const StepCall& call, std::string_view argument) {
+  const Locals first{call.scope.locals, {{"rank", Value(0)}}};
+  try {
+    return evaluate(call.expr(argument), call.scope.with(&first));
+  } catch (const UnboundName&) {  // rank 0 alone binds the name
+    return call.value(argument);
+  }
 }
 
 // Only pieces are gathered, so that no other state needs to be known. One of rank 0 has all names.
