@@ -82,8 +82,7 @@ bool all_finite(const std::vector<Tensor>& gradients, const std::vector<layout::
 
 void multiply(const std::vector<Tensor>& gradients, double factor) {
   if (defect_armed(Defect::scaler_unscale_left_out)) return;
-  for (const Tensor& gradient : gradients)
-    if (const Tensor local = local_tensor(gradient); local.num_elements() > 0) raw::mul_(local, factor);
+  for (const Tensor& gradient : gradients) raw::mul_(local_tensor(gradient), factor);
 }
 
 bool skips_step(bool found_inf) { return found_inf && !defect_armed(Defect::scaler_steps_anyway); }

@@ -116,6 +116,17 @@ TEST_F(Scaling, RejectsCallsOutOfOrder) {
   EXPECT_THAT(message_of([] { GradScaler({.init_scale = 1e-60}); }), HasSubstr("the scale is 1e-60"));  // 0 in float32
 }
 
+TEST_F(Scaling, RejectsOptionsOutOfRange) {
+  EXPECT_THROW(GradScaler({.init_scale = 0}), Error);
+  EXPECT_THROW(GradScaler({.init_scale = 1e39}), Error);
+  EXPECT_THROW(GradScaler({.growth_factor = 1}), Error);
+  EXPECT_THROW(GradScaler({.growth_factor = static_cast<double>(inf)}), Error);
+  EXPECT_THROW(GradScaler({.backoff_factor = 0}), Error);
+  EXPECT_THROW(GradScaler({.backoff_factor = 1}), Error);
+  EXPECT_THROW(GradScaler({.growth_interval = 0}), Error);
+  EXPECT_NO_THROW(GradScaler({.growth_interval = 1}));
+}
+
 TEST_F(Scaling, RestoresItsState) {
   const OneParameter p(from_values(std::vector<double>{1}, {1}, DType::float32, {}));
   GradScaler scaler({.init_scale = 4, .growth_factor = 3, .backoff_factor = 0.25, .growth_interval = 2});

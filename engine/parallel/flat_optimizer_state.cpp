@@ -100,9 +100,8 @@ Tensor chunk_of_state(const FlatParameterShards& unit, const std::string& key, D
     const layout::Stretch to = unit.stretch(one.index);
     if (defect_armed(Defect::flat_optimizer_state_straddling_lost) && to.begin > 0) [[unlikely]]
       continue;
-    if (to.length > 0)
-      raw::copy_(slice(chunk, 0, to.offset, to.offset + to.length),
-                 view(raw::contiguous(local_tensor(found->second)), {-1}));
+    raw::copy_(slice(chunk, 0, to.offset, to.offset + to.length),
+               view(raw::contiguous(local_tensor(found->second)), {-1}));
   }
   return chunk;
 }

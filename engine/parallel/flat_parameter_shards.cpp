@@ -54,9 +54,8 @@ FlatParameterShards::FlatParameterShards(GroupSettings settings, FlatSettings fl
     const Tensor& full = parameters[i].tensor;
     Parameter& parameter = parameters_.emplace_back(parameters[i]);
     const layout::Stretch at = stretch(i);
-    if (at.length > 0)
-      raw::copy_(slice(detach(shard_), 0, at.offset, at.offset + at.length),
-                 slice(flattened(local_tensor(detach(full))), 0, at.begin, at.begin + at.length));
+    raw::copy_(slice(detach(shard_), 0, at.offset, at.offset + at.length),
+               slice(flattened(local_tensor(detach(full))), 0, at.begin, at.begin + at.length));
     const bool trains = flat.original_parameters && lockstep::requires_grad(full);
     parameter.view = with_grad_of(view_of_shard(i), trains, full.name());
     parameter.decisive = flat.original_parameters ? parameter.view : shard_;

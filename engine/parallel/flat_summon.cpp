@@ -81,15 +81,13 @@ void write_back(FlatParameterShards& unit, bool with_gradients) {
                   "assign a tensor of the same sizes");
     const layout::Stretch at = unit.stretch(i);
     const auto copy = [&unit, &at, i](const Tensor& chunk, const Tensor& full) {
-      const Tensor part = unit.stretch_of_full(full, i);
-      raw::copy_(slice(detach(chunk), 0, at.offset, at.offset + at.length),
-                 part.device() == chunk.device() ? part : raw::to_device(part, chunk.device()));
+      raw::copy_(slice(detach(chunk), 0, at.offset, at.offset + at.length), unit.stretch_of_full(full, i));
     };
-    if (at.length > 0 && !defect_armed(Defect::flat_summon_not_written_back)) copy(unit.shard(), now);
+    if (!defect_armed(Defect::flat_summon_not_written_back)) copy(unit.shard(), now);
     if (!with_gradients || defect_armed(Defect::flat_summoned_gradients_lost)) continue;
     const Tensor gradient = grad(now);
     has_gradient = has_gradient || gradient.defined();
-    if (at.length > 0 && gradient.defined()) copy(gradients, gradient);
+    if (gradient.defined()) copy(gradients, gradient);
     if (!unit.has_original_parameters()) {
       // The chunk holds zeros for a parameter without a gradient.
       if (!gradient.defined()) raw::zero_(slice(gradients, 0, at.offset, at.offset + at.length));

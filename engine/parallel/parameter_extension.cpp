@@ -89,7 +89,7 @@ Tensor PerParameterShards::padded_shard(std::size_t index) const {
   if (shard.sizes() == sizes && shard.device() == settings().device) return shard;
   const Tensor padded = zeros(sizes, shard.dtype(), settings().device);
   const int dim = cuts_[index].dim;
-  if (shard.num_elements() > 0) raw::copy_(slice(padded, dim, 0, shard.size(dim)), shard);
+  raw::copy_(slice(padded, dim, 0, shard.size(dim)), shard);
   return padded;
 }
 

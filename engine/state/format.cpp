@@ -238,9 +238,9 @@ class IndexReader {
 
   std::vector<std::uint64_t> hashes_at(std::uint64_t first, std::uint64_t count) const {
     std::vector<std::uint64_t> hashes(static_cast<std::size_t>(count));
-    if (count > 0)
-      std::memcpy(hashes.data(), hashes_.data() + bounded_bytes<std::uint64_t>(static_cast<std::int64_t>(first)),
-                  bounded_bytes<std::uint64_t>(static_cast<std::int64_t>(count)));
+    const char* const from = hashes_.data() + bounded_bytes<std::uint64_t>(static_cast<std::int64_t>(first));
+    std::copy_n(from, bounded_bytes<std::uint64_t>(static_cast<std::int64_t>(count)),
+                reinterpret_cast<char*>(hashes.data()));
     return hashes;
   }
 

@@ -69,7 +69,7 @@ Tensor softmax_backward_of(const char* name, bool logarithm, const Tensor& grad,
 }
 
 void require_probability(const char* name, double p) {
-  if (!(p >= 0.0 && p < 1.0) && p != 1.0)
+  if (!(p >= 0.0 && p <= 1.0))
     throw Error(str(name, ": a probability of ", p, " to drop an element"), "give a probability from 0 to 1");
 }
 // Draws one number per element of a full tensor, in memory order, and writes the results of the held elements to

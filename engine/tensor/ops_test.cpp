@@ -94,6 +94,34 @@ TEST_F(RawOps, TensorsWithoutDimsCountByKindOnly) {
   EXPECT_THAT(to_doubles(sub(scalar, half)), ElementsAre(0.5, -0.5));
 }
 
+TEST_F(RawOps, RefusesUndefinedOperands) {
+  const Tensor a = floats({1, 2}, {2}), none;
+  const auto refuses = [](const char* name, const auto& call) {
+    EXPECT_THAT(message_of(call), HasSubstr(std::string(name) + ": an operand is undefined"));
+  };
+  refuses("add", [&] { add(a, none); });
+  refuses("add", [&] { add(none, a); });
+  refuses("add", [&] { add(none, 1); });
+  refuses("div", [&] { div(none, 2); });
+  refuses("pow", [&] { pow(none, 2); });
+  refuses("sqrt", [&] { sqrt(none); });
+  refuses("neg", [&] { neg(none); });
+  refuses("contiguous", [&] { contiguous(none); });
+  refuses("clone", [&] { clone(none); });
+  refuses("reshape", [&] { reshape(none, {2}); });
+  refuses("cast", [&] { cast(none, DType::float64); });
+  refuses("to_device", [&] { to_device(none, cpu); });
+  refuses("fill_", [&] { fill_(none, 0.0); });
+  refuses("copy_", [&] { copy_(none, a); });
+  refuses("copy_", [&] { copy_(a, none); });
+  refuses("cat", [&] { cat({none, a}, 0); });
+  refuses("cat", [&] { cat({a, none}, 0); });
+  refuses("sum", [&] { sum(none); });
+  refuses("sum", [&] { sum(none, {0}, false); });
+  refuses("sum_to", [&] { sum_to(none, {1}); });
+  refuses("max", [&] { max(none, 0, false); });
+}
+
 TEST_F(RawOps, ErrorsNameOperationAndOperands) {
   const Tensor a = floats({1, 2, 3, 4, 5, 6}, {2, 3}), b = floats({1, 2}, {2});
   EXPECT_THAT(message_of([&] { add(a, b); }), HasSubstr("add: sizes (2, 3) and (2,)"));

@@ -151,6 +151,7 @@ TEST_F(Views, AsStridedStaysInTheStorage) {
   EXPECT_THROW(as_strided(base, {2}, {1, 1}, 0), Error);
   EXPECT_THROW(as_strided(base, {2}, {1}, -1), Error);
   EXPECT_THROW(as_strided(base, {2}, {-1}, 5), Error);
+  EXPECT_THROW(as_strided(base, {-2}, {1}, 5), Error);
   EXPECT_EQ(as_strided(base, {0, 99}, {1, 1}, 12).num_elements(), 0);
 }
 

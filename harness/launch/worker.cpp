@@ -184,7 +184,6 @@ void limit_process_memory([[maybe_unused]] std::int64_t rank_bytes, [[maybe_unus
 
 void run_rank(int rank, const LaunchOptions& options, device::HostWorld& world, const RankFunction& function,
               Outlet& outlet) {
-  const std::int64_t start = comm::now_ns();
   RankContext context(rank, options.world_size, &world);
   RankScope scope(context);
   context.service<OutletOfRank>().outlet = &outlet;
@@ -197,7 +196,6 @@ void run_rank(int rank, const LaunchOptions& options, device::HostWorld& world, 
   std::string why = outcome.failures.empty() ? outcome.detail : outcome.failures.front().message;
   comm::announce_end(failed, failed ? why : "");
   if (outcome.end_time_ns == 0) outcome.end_time_ns = comm::now_ns();
-  if (outcome.seconds == 0.0) outcome.seconds = static_cast<double>(comm::now_ns() - start) * 1e-9;
   outlet.send(rank, outcome);
 }
 
@@ -219,7 +217,6 @@ verdict::RankOutcome outcome_of_exception(int rank) {
   outcome.status = verdict::RankStatus::failed;
   verdict::Failure failure;
   failure.check = "rank";
-  failure.rank = rank;
   failure.time_ns = comm::now_ns();
   if (const RankContext* context = RankContext::current_or_null()) {
     failure.line = context->scenario_line;

@@ -16,7 +16,7 @@ verdict::RankOutcome run_case(const CaseSpec& spec, int rank, std::size_t stage)
     verdict::Failure failure;
     failure.check = "run";
     failure.file = spec.scenario ? spec.scenario->file : "";
-    failure.rank = rank;
+    failure.time_ns = now_ns();
     failure.message = text_of(error);
     outcome.failures.push_back(std::move(failure));
     return outcome;

@@ -43,18 +43,16 @@ LiveRun::LiveRun(const CaseSpec& spec, int rank, std::size_t stage) : spec_(spec
 
 // ---- the case ----
 verdict::RankOutcome LiveRun::run() {
-  const std::int64_t start = now_ns();
   RankBudget budget(spec_.limits);
   budget_ = &budget;
   if (!spec_.trace_bits.empty()) trace_bits_ = std::make_unique<TraceBits>();
   if (!spec_.timeline.empty()) timeline_ = std::make_unique<Timeline>();
   run_steps_and_finish();
-  outcome_.seconds = static_cast<double>(now_ns() - start) * 1e-9;
   if (!outcome_.failures.empty() && outcome_.status == verdict::RankStatus::finished)
     outcome_.status = verdict::RankStatus::failed;
   const Site& last = interpreter_.current_site();
   outcome_.last_step = {last.check, last.file, last.line, last.column};
-  outcome_.end_time_ns = now_ns();
+  if (outcome_.status != verdict::RankStatus::unsupported) outcome_.end_time_ns = now_ns();
   outcome_.planning.rank_seconds = thread_cpu_seconds();
   return std::move(outcome_);
 }
@@ -93,6 +91,7 @@ void LiveRun::run_steps_to_end() {
   } catch (const UnsupportedError& error) {
     outcome_.status = verdict::RankStatus::unsupported;
     outcome_.detail = error.what();
+    outcome_.end_time_ns = now_ns();  // earlier than its consequences for what is still to be judged
   } catch (const ResourceError& error) {
     outcome_.status = verdict::RankStatus::never_started;
     outcome_.detail = error.what();
@@ -216,7 +215,6 @@ void LiveRun::fail(const Site& site, std::string message, bool secondary) {
   failure.file = site.file;
   failure.line = site.line;
   failure.column = site.column;
-  failure.rank = outcome_.rank;
   failure.iteration = site.iteration;
   failure.message = site.note.empty() ? std::move(message) : str(message, " [", site.note, "]");
   failure.time_ns = site.time_ns;

@@ -37,6 +37,20 @@ TEST(ToleranceOf, FollowsTheElementType) {
   }
 }
 
+TEST(ToleranceOf, OfSumsInAnotherOrderFollowsTheElementType) {
+  const auto expect = [](DType dtype, Tolerance expected) {
+    const Tolerance tolerance = tolerance_of_another_order(dtype);
+    EXPECT_EQ(tolerance.rtol, expected.rtol) << name_of(dtype);
+    EXPECT_EQ(tolerance.atol, expected.atol) << name_of(dtype);
+    EXPECT_EQ(tolerance.of_largest, expected.of_largest) << name_of(dtype);
+  };
+  expect(DType::float32, {1e-3, 1e-5, 1e-4});
+  expect(DType::float64, {1e-9, 1e-12, 1e-10});
+  expect(DType::float16, {1e-2, 1e-5, 1e-2});
+  expect(DType::bfloat16, {5e-2, 1e-5, 5e-2});
+  for (DType dtype : {DType::int64, DType::int32, DType::boolean}) expect(dtype, {0.0, 0.0, 0.0});
+}
+
 TEST(Compare, FindsSameValuesEqualInBits) {
   const Comparison c = compare_by_type<float>({1.5f, -2.25f}, {1.5f, -2.25f});
   EXPECT_TRUE(c.equal);
@@ -56,6 +70,8 @@ TEST(Compare, HoldsUpToTheToleranceAndNotBeyond) {
   const CompareOptions relative{{0.5, 0.0}, 0, 0, false};
   EXPECT_TRUE(compare_lists<float>({3.0f}, {2.0f}, relative).equal);
   EXPECT_FALSE(compare_lists<float>({1.0f}, {3.0f}, relative).equal);
+  EXPECT_TRUE(compare_lists<float>({2.0f}, {4.0f}, relative).equal);
+  EXPECT_FALSE(compare_lists<float>({4.0f}, {2.0f}, relative).equal);
 }
 
 TEST(Compare, AddsOfLargestToTheTolerance) {
@@ -105,11 +121,13 @@ TEST(Compare, FindsZerosOfBothSignsEqualInValueOnly) {
 TEST(Compare, MarksTrivialComparisons) {
   EXPECT_TRUE(compare_by_type<float>({0.0f, -0.0f}, {0.0f, 0.0f}).trivial);
   EXPECT_FALSE(compare_by_type<float>({0.0f, 0.0f}, {0.0f, 1e-40f}).trivial);
+  EXPECT_FALSE(compare_by_type<float>({0.0f, 1e-40f}, {0.0f, 0.0f}).trivial);
   EXPECT_TRUE(compare_by_type<std::int64_t>({0, 0}, {0, 0}).trivial);
   EXPECT_TRUE(compare_by_type<Half>({Half(0.0f)}, {Half(-0.0f)}).trivial);
   const Comparison empty = compare_by_type<float>({}, {});
   EXPECT_TRUE(empty.trivial);
   EXPECT_TRUE(empty.equal);
+  EXPECT_TRUE(empty.same_bits);
   EXPECT_EQ(empty.elements, 0);
 }
 
@@ -236,7 +254,10 @@ TEST(Count, KeepsRelaxedBitsApart) {
   count(evidence, found, options);
   EXPECT_EQ(evidence.bits_relaxed, 1);
   EXPECT_EQ(evidence.bits_required, 0);
-  EXPECT_EQ(tolerance_of_another_order(DType::int64).rtol, 0.0);
+  EXPECT_EQ(evidence.same_bits, 0);
+  options.bits_relaxed = false;
+  count(evidence, found, options);
+  EXPECT_EQ(evidence.bits_relaxed, 1);
 }
 
 TEST(Count, KeepsTrivialComparisonsApart) {

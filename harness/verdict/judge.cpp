@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <csignal>
+#include <initializer_list>
 #include <iterator>
-#include <limits>
 #include <set>
 #include <tuple>
 
@@ -68,34 +68,29 @@ Failure failure_of_end(const RankOutcome& outcome, std::string message) {
   return failure;
 }
 
+// The failures of all ranks, including crashes and hangs, the cause first: within a stage, secondary ones last and
+// otherwise in order of time.
 std::vector<Cause> causes_in_order(const std::vector<StageOutcomes>& stages) {
   std::vector<Cause> causes;
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
     for (const RankOutcome& outcome : stages[stage].ranks) {
+      LOCKSTEP_CHECK(outcome.status != RankStatus::failed || !outcome.failures.empty(), "rank ", outcome.rank,
+                     " failed without a failure");
       for (Failure failure : outcome.failures) {
-        if (failure.rank < 0) failure.rank = outcome.rank;
-        const RankStatus status =
-            outcome.status == RankStatus::unsupported ? RankStatus::unsupported : RankStatus::failed;
-        causes.push_back({std::move(failure), status, stage});
+        failure.rank = outcome.rank;
+        causes.push_back({std::move(failure), RankStatus::failed, stage});
       }
       if (is_crash(outcome) || outcome.status == RankStatus::hung) {
         causes.push_back({failure_of_end(outcome, describe_end(outcome)), outcome.status, stage});
-      } else if (outcome.status == RankStatus::invalid ||
-                 (outcome.status == RankStatus::unsupported && outcome.failures.empty())) {
+      } else if (outcome.status == RankStatus::invalid || outcome.status == RankStatus::unsupported) {
         causes.push_back({failure_of_end(outcome, outcome.detail), outcome.status, stage});
-      } else if (outcome.status == RankStatus::failed && outcome.failures.empty()) {
-        const std::string detail = outcome.detail.empty() ? "the rank failed and left no message" : outcome.detail;
-        causes.push_back({failure_of_end(outcome, detail), outcome.status, stage});
       }
     }
   }
-  // An unknown time sorts last.
-  const auto when = [](const Failure& failure) {
-    return failure.time_ns > 0 ? failure.time_ns : std::numeric_limits<std::int64_t>::max();
-  };
-  std::stable_sort(causes.begin(), causes.end(), [&](const Cause& a, const Cause& b) {
-    return std::tuple(a.stage, a.failure.secondary, when(a.failure)) <
-           std::tuple(b.stage, b.failure.secondary, when(b.failure));
+  if (causes.empty()) return causes;
+  std::stable_sort(causes.begin(), causes.end(), [](const Cause& a, const Cause& b) {
+    return std::tie(a.stage, a.failure.secondary, a.failure.time_ns) <
+           std::tie(b.stage, b.failure.secondary, b.failure.time_ns);
   });
   // Of the ranks that fail alike the lowest is named, whichever was first.
   const auto like_the_first = [&](const Cause& cause) {
@@ -107,7 +102,7 @@ std::vector<Cause> causes_in_order(const std::vector<StageOutcomes>& stages) {
   auto lowest = causes.begin();
   for (auto at = causes.begin(); at != causes.end(); ++at)
     if (like_the_first(*at) && at->failure.rank < lowest->failure.rank) lowest = at;
-  if (lowest != causes.begin()) std::rotate(causes.begin(), lowest, lowest + 1);
+  std::rotate(causes.begin(), lowest, lowest + 1);
   return causes;
 }
 
@@ -195,26 +190,20 @@ std::string expectation_text(const ExpectedFailure& expected) {
 }
 
 Status status_of(const std::vector<Cause>& causes) {
-  bool crash = false;
-  bool hang = false;
-  bool invalid = false;
-  bool failed = false;
-  for (const Cause& cause : causes) {
-    crash = crash || cause.status == RankStatus::exited || cause.status == RankStatus::killed ||
-            cause.status == RankStatus::never_started || cause.status == RankStatus::lost;
-    hang = hang || cause.status == RankStatus::hung;
-    invalid = invalid || cause.status == RankStatus::invalid;
-    failed = failed || (cause.status == RankStatus::failed && !cause.failure.secondary);
-  }
-  if (crash) return Status::CRASH;
-  if (hang) return Status::HANG;
-  if (causes.front().status == RankStatus::unsupported) return Status::UNSUPPORTED;
-  return invalid && !failed ? Status::INVALID : Status::FAIL;
+  using enum RankStatus;
+  const auto any = [&causes](std::initializer_list<RankStatus> statuses) {
+    return std::ranges::find_first_of(causes, statuses, {}, &Cause::status) != causes.end();
+  };
+  if (any({exited, killed, never_started, lost})) return Status::CRASH;
+  if (any({hung})) return Status::HANG;
+  if (causes.front().status == unsupported) return Status::UNSUPPORTED;
+  const auto has_failed = [](const Cause& cause) { return cause.status == failed && !cause.failure.secondary; };
+  return any({invalid}) && std::ranges::none_of(causes, has_failed) ? Status::INVALID : Status::FAIL;
 }
 
 // Turns an expected failure into XFAIL.
 void hold_against(const std::optional<ExpectedFailure>& expected, CaseResult& row) {
-  if (!expected || !row.failure) return;
+  if (!expected) return;
   if (row.status == expected->verdict && is_expected(*row.failure, *expected)) {
     row.status = Status::XFAIL;
     row.reason = expected->reason;
@@ -276,12 +265,9 @@ std::string_view name_of(RankStatus status) {
 
 CaseResult judge(CaseResult blank, const Expectation& expectation, const std::vector<StageOutcomes>& stages) {
   CaseResult row = std::move(blank);
-  row.failure.reset();
-  row.reason.clear();
   const bool any_rank =
       std::any_of(stages.begin(), stages.end(), [](const auto& stage) { return !stage.ranks.empty(); });
   if (!any_rank) {
-    row.status = Status::MISSING;
     row.reason = "no rank left a result";
     return row;
   }
@@ -295,18 +281,6 @@ CaseResult judge(CaseResult blank, const Expectation& expectation, const std::ve
   if (row.status != Status::UNSUPPORTED) row.plan_verdict = merge_plan_verdicts(stages);
   row.planning = merge_planning(stages);
   return row;
-}
-
-std::vector<Failure> failures_by_cause(const std::vector<StageOutcomes>& stages) {
-  std::vector<Failure> failures;
-  for (Cause& cause : causes_in_order(stages)) failures.push_back(std::move(cause.failure));
-  return failures;
-}
-
-std::optional<Failure> first_failure(const std::vector<StageOutcomes>& stages) {
-  const std::vector<Cause> causes = causes_in_order(stages);
-  if (causes.empty()) return std::nullopt;
-  return first_with_others(causes);
 }
 
 bool is_expected(const Failure& failure, const ExpectedFailure& expected) {

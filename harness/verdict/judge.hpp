@@ -63,9 +63,8 @@ struct RankOutcome {
   std::string detail;            // further facts of the end, such as the collective in which it waited
   StepPlace last_step;           // the step in which it ended; empty when unknown
   std::int64_t end_time_ns = 0;  // monotonic clock, when the end was noticed
-  double seconds = 0.0;
   Evidence evidence;
-  std::vector<Failure> failures;  // in order of time
+  std::vector<Failure> failures;  // in order of time; judge() sets their rank
   std::vector<CollectiveCount> collectives;
   std::vector<PlanRow> plan;
   PlanVerdict plan_verdict;
@@ -109,13 +108,9 @@ struct StageOutcomes {
 };
 
 // `blank` with status, reason, evidence, collectives, memory, records and failure filled in; its `seconds` are kept.
+// It is MISSING if no rank left a result.
 CaseResult judge(CaseResult blank, const Expectation& expectation, const std::vector<StageOutcomes>& stages);
 
-// All failures of all ranks, including crashes and hangs, the cause first: within a stage, secondary ones last and
-// otherwise in order of time. Empty when no rank failed.
-std::vector<Failure> failures_by_cause(const std::vector<StageOutcomes>& stages);
-// The first of failures_by_cause(), with the others as lines of `also`. Nothing when no rank failed.
-std::optional<Failure> first_failure(const std::vector<StageOutcomes>& stages);
 // The differences from the expected evidence: "comparisons is 3, expected 4"; empty: none.
 std::string evidence_problem(const Evidence& evidence, const std::vector<ExpectedEvidence>& expected);
 // Whether line, message, rank and other failures are the expected ones.

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/core/error.hpp"
+
 namespace lockstep::verdict {
 namespace {
 
@@ -86,6 +88,9 @@ TEST(Judge, IsInvalidWhenNoRankReachedACheck) {
   EXPECT_EQ(row.failure->check, "expect_equal");
   EXPECT_EQ(row.failure->line, 12);
   EXPECT_EQ(row.failure->message, "no rank reached this check, and no parameter rules it out");
+  Expectation two = check_at(12);
+  two.checks.push_back(check_at(14).checks.front());
+  EXPECT_EQ(judge_ranks({good(0)}, two).failure->line, 12);
 }
 
 TEST(Judge, IsInvalidWithoutEvidence) {
@@ -121,6 +126,40 @@ TEST(Judge, NamesTheLowestOfTheRanksThatFailAlike) {
   EXPECT_EQ(row.failure->message, "same");
   EXPECT_EQ(row.failure->rank, 1);
   EXPECT_THAT(row.failure->also, ElementsAre("rank 2: same", "rank 0: late"));
+  const CaseResult middle =
+      judge_ranks({bad(0, {failure("same", 200)}), bad(1, {failure("same", 100)}), bad(2, {failure("same", 300)})});
+  EXPECT_EQ(middle.failure->rank, 0);
+  EXPECT_THAT(middle.failure->also, ElementsAre("ranks 1, 2: same"));
+}
+
+TEST(Judge, ListsARankOncePerMessageAndTheChecksThatAreNoConsequences) {
+  Failure consequence = failure("rank 0 ended", 400);
+  consequence.secondary = true;
+  consequence.check = "barrier";
+  const CaseResult row =
+      judge_ranks({bad(0, {failure("first", 100)}), bad(1, {failure("same", 200), failure("same", 300), consequence})});
+  EXPECT_THAT(row.failure->also, ElementsAre("rank 1: same", "rank 1: rank 0 ended"));
+  EXPECT_THAT(row.failure->also_checks, ElementsAre("expect_equal", "expect_equal"));
+}
+
+TEST(Judge, OrdersEndsAndFailuresByTime) {
+  const auto first = [](std::int64_t end) {
+    return judge_ranks({bad(0, {failure("values differ", 100)}), ended(1, RankStatus::hung, end)}).failure.value();
+  };
+  EXPECT_EQ(first(50).rank, 1);
+  EXPECT_EQ(first(50).column, 3);
+  EXPECT_EQ(first(150).message, "values differ");
+}
+
+TEST(Judge, TakesTheWorstEndAsTheVerdict) {
+  const RankOutcome failed = bad(1, {failure("values differ", 100)});
+  RankOutcome invalid = ended(2, RankStatus::invalid, 200);
+  for (const std::int64_t time : {50, 150}) {
+    EXPECT_EQ(judge_ranks({ended(0, RankStatus::hung, time), failed}).status, Status::HANG);
+    EXPECT_EQ(judge_ranks({ended(0, RankStatus::killed, time), failed}).status, Status::CRASH);
+    EXPECT_EQ(judge_ranks({ended(0, RankStatus::killed, time), ended(1, RankStatus::hung, 100)}).status, Status::CRASH);
+  }
+  EXPECT_EQ(judge_ranks({failed, invalid}).status, Status::FAIL);
 }
 
 TEST(Judge, NeverTakesASecondaryFailureAsTheCause) {
@@ -134,23 +173,23 @@ TEST(Judge, NeverTakesASecondaryFailureAsTheCause) {
   EXPECT_EQ(alone.failure->message, "rank 1 ended");
 }
 
-TEST(Judge, SortsAnUnknownTimeLast) {
-  const CaseResult row = judge_ranks({bad(0, {failure("when", 0)}), bad(1, {failure("known", 100)})});
-  EXPECT_EQ(row.failure->message, "known");
-}
-
-TEST(Judge, ListsFailuresOfUnknownTimesByTheirRanks) {
+TEST(Judge, ListsFailuresOfOneTimeByTheirRanks) {
   const CaseResult row =
-      judge_ranks({bad(0, {failure("x", 0)}), bad(1, {failure("y", 0)}), bad(2, {failure("z", 0), failure("w", 0)})});
+      judge_ranks({bad(0, {failure("x", 7)}), bad(1, {failure("y", 7)}), bad(2, {failure("z", 7), failure("w", 7)})});
   EXPECT_EQ(row.failure->message, "x");
   EXPECT_THAT(row.failure->also, ElementsAre("rank 1: y", "rank 2: z", "rank 2: w"));
 }
 
-TEST(Judge, FailsForAFailedRankWithoutAMessage) {
-  const CaseResult row = judge_ranks({bad(0, {}), good(1)});
-  EXPECT_EQ(row.status, Status::FAIL);
-  EXPECT_EQ(row.failure->message, "the rank failed and left no message");
+TEST(Judge, NamesTheFirstIterationOfARepeatedFailure) {
+  Failure first = failure("2 of 6", 10), second = failure("2 of 6", 20);
+  first.iteration = 3;
+  second.iteration = 4;
+  const CaseResult row = judge_ranks({bad(0, {first, second})});
+  EXPECT_EQ(row.failure->iteration, 3);
+  EXPECT_THAT(row.failure->also, ElementsAre("rank 0: 2 of 6"));
 }
+
+TEST(Judge, RefusesAFailedRankWithoutAFailure) { EXPECT_THROW(judge_ranks({bad(0, {}), good(1)}), InternalError); }
 
 TEST(Judge, CrashesForASignal) {
   RankOutcome crash = ended(1, RankStatus::killed, 500);
@@ -251,6 +290,11 @@ TEST(Judge, IsUnsupportedWhereTheMachineLacksSomething) {
   EXPECT_FALSE(row.failure.has_value());
   // A failure of its own that came first is not hidden by it.
   EXPECT_EQ(judge_ranks({lacks, bad(1, {failure("values differ", 5)})}).status, Status::FAIL);
+  RankOutcome failed_before = lacks, failed_after = lacks;
+  failed_before.failures = {failure("values differ", 5)};
+  failed_after.failures = {failure("a stream failed", 15)};
+  EXPECT_EQ(judge_ranks({failed_before}).status, Status::FAIL);
+  EXPECT_EQ(judge_ranks({failed_after}).status, Status::UNSUPPORTED);
 }
 
 TEST(Judge, IsInvalidWhereARankIsUnlessAnotherFailed) {
@@ -304,7 +348,14 @@ TEST(Judge, HoldsTheVerdictAgainstTheExpectedOne) {
   Expectation hang = expecting_failure({}, "did not end in time");
   hang.failure->verdict = Status::HANG;
   EXPECT_EQ(judge_ranks({ended(0, RankStatus::hung, 5), good(1)}, hang).status, Status::XFAIL);
-  EXPECT_EQ(judge_ranks({ended(0, RankStatus::killed, 5), good(1)}, hang).status, Status::CRASH);
+  const CaseResult crash = judge_ranks({ended(0, RankStatus::killed, 5), good(1)}, hang);
+  EXPECT_EQ(crash.status, Status::CRASH);
+  EXPECT_THAT(crash.failure->message, testing::Not(testing::HasSubstr("another failure")));
+  Expectation elsewhere = expecting_failure(99);
+  elsewhere.failure->verdict = Status::HANG;
+  const CaseResult same = judge_ranks({ended(0, RankStatus::hung, 5), good(1)}, elsewhere);
+  EXPECT_EQ(same.status, Status::HANG);
+  EXPECT_THAT(same.failure->message, testing::HasSubstr("but this is another failure"));
   const CaseResult other = judge_ranks({bad(0, {failure("2 of 6", 1)})}, hang);
   EXPECT_EQ(other.status, Status::FAIL);
   EXPECT_THAT(other.failure->message, testing::HasSubstr("with the verdict HANG with the message 'did not end"));
@@ -355,21 +406,6 @@ TEST(Judge, IsMissingWithoutAnyRank) {
   EXPECT_EQ(judge(CaseResult{}, Expectation{}, {}).status, Status::MISSING);
 }
 
-TEST(Judge, KeepsNothingOfAnEarlierVerdict) {
-  CaseResult blank;
-  blank.status = Status::FAIL;
-  blank.reason = "an earlier one";
-  blank.failure = failure("an earlier one", 1);
-  const CaseResult missing = judge(blank, Expectation{}, {});
-  EXPECT_EQ(missing.status, Status::MISSING);
-  EXPECT_EQ(missing.reason, "no rank left a result");
-  EXPECT_FALSE(missing.failure.has_value());
-  const CaseResult passed = judge(blank, check_at(9), {{"", {good(0)}}});
-  EXPECT_EQ(passed.status, Status::PASS);
-  EXPECT_EQ(passed.reason, "");
-  EXPECT_FALSE(passed.failure.has_value());
-}
-
 CollectiveCount row(std::string operation, std::int64_t count, std::int64_t bytes) {
   return {"data_parallel", std::move(operation), "dp", 2, "backward", count, bytes, -1, ""};
 }
@@ -402,6 +438,39 @@ TEST(MergeCollectives, GivesARowPerRankWhereTheyDiffer) {
               ElementsAre("send 0 8", "all_reduce 0 176", "all_reduce 1 180", "all_reduce 2 176", "receive 1 8"));
 }
 
+TEST(MergeCollectives, TellsNumbersOfTheSameBytesApart) {
+  RankOutcome a = good(0), b = good(1);
+  a.collectives = {row("all_reduce", 2, 32)};
+  b.collectives = {row("all_reduce", 1, 32)};
+  const auto rows = merge_collectives({a, b}, "");
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[1].rank, 1);
+  EXPECT_EQ(rows[1].count, 1);
+}
+
+TEST(MergeCollectives, TakesTheRanksThatHandedInAnOutcome) {
+  std::vector<RankOutcome> ranks;
+  for (const RankStatus status : {RankStatus::finished, RankStatus::failed, RankStatus::invalid, RankStatus::exited,
+                                  RankStatus::exited, RankStatus::killed, RankStatus::unsupported}) {
+    RankOutcome& one = ranks.emplace_back(good(static_cast<int>(ranks.size())));
+    one.status = status;
+    one.end_expected = one.rank != 4;
+    one.collectives = {row("all_reduce", one.rank + 1, 8)};
+  }
+  std::vector<int> reporting;
+  for (const CollectiveCount& each : merge_collectives(ranks, "")) reporting.push_back(each.rank);
+  EXPECT_THAT(reporting, ElementsAre(0, 1, 2, 3));
+}
+
+TEST(Judge, ListsTheCollectivesOfEachStage) {
+  RankOutcome a = good(0);
+  a.collectives = {row("all_reduce", 2, 176), row("broadcast", 1, 8)};
+  const CaseResult judged = judge({}, check_at(9), {{"none", {}}, {"save", {a}}, {"load", {a}}});
+  std::vector<std::string> texts;
+  for (const CollectiveCount& each : judged.collectives) texts.push_back(each.stage + " " + each.operation);
+  EXPECT_THAT(texts, ElementsAre("save all_reduce", "save broadcast", "load all_reduce", "load broadcast"));
+}
+
 TEST(MergeCollectives, IgnoresARankThatWasKilled) {
   RankOutcome a = good(0), b = ended(1, RankStatus::killed, 3);
   a.collectives = {row("all_reduce", 2, 176)};
@@ -414,10 +483,12 @@ TEST(Judge, KeepsThePlanOfTheFirstRankOfEachStage) {
   RankOutcome a = good(0), b = good(1);
   a.plan = {{"data_parallel", "all_reduce", "dp", 2, "backward", 2, 176, false, 2, 176, ""}};
   b.plan = {{"data_parallel", "all_reduce", "dp", 2, "backward", 9, 9, false, 9, 9, ""}};
+  a.plan.push_back({"data_parallel", "broadcast", "dp", 2, "forward", 1, 8, false, 1, 8, ""});
   const CaseResult row = judge({}, {}, {{"first", {a, b}}, {"second", {a}}});
-  ASSERT_EQ(row.plan.size(), 2u);
+  ASSERT_EQ(row.plan.size(), 4u);
   EXPECT_EQ(row.plan[0].stage, "first");
-  EXPECT_EQ(row.plan[1].stage, "second");
+  EXPECT_EQ(row.plan[1].operation, "broadcast");
+  EXPECT_EQ(row.plan[2].stage, "second");
   EXPECT_EQ(row.plan[0].planned, 2);
 }
 
@@ -431,10 +502,23 @@ TEST(Judge, GivesTheReasonWhyAPlanWasNotJudged) {
   EXPECT_TRUE(verdict_of({{"save", {idle, silent}}, {"load", {judged, judged}}}).is_judged);
   EXPECT_EQ(verdict_of({{"", {idle, silent}}}).reason, nothing_to_plan);
   EXPECT_EQ(verdict_of({{"", {idle, silent}}}).kind(), "nothing to plan");
+  EXPECT_FALSE(verdict_of({{"", {idle, silent}}}).is_judged);
+  RankOutcome other = good(0);
+  other.plan_verdict = {false, "unplanned: another reason"};
+  EXPECT_EQ(verdict_of({{"", {other, early}}}).reason, "unplanned: another reason");
+  EXPECT_EQ(verdict_of({{"save", {early}}, {"load", {other}}}).reason, "unplanned: a reason (stage save)");
   EXPECT_EQ(verdict_of({{"", {judged, silent}}}).reason, "ended early: rank 1");
   EXPECT_EQ(verdict_of({{"", {judged, early}}}).reason, "unplanned: a reason");
   EXPECT_EQ(verdict_of({{"save", {judged, early}}, {"load", {judged}}}).reason, "unplanned: a reason (stage save)");
   EXPECT_FALSE(verdict_of({{"save", {judged, early}}, {"load", {judged}}}).is_judged);
+}
+
+TEST(Judge, ListsWhatThePlanLeavesOutOnce) {
+  RankOutcome a = good(0), b = good(1), c = good(0);
+  a.plan_verdict = {true, "", {"x", "y"}};
+  b.plan_verdict = {true, "", {"y", "z"}};
+  c.plan_verdict = {true, "", {"w", "x"}};
+  EXPECT_THAT(judge({}, {}, {{"save", {a, b}}, {"load", {c}}}).plan_verdict->left_out, ElementsAre("x", "y", "z", "w"));
 }
 
 TEST(Judge, AddsTheCostOfPlanningOverRanksAndStages) {

@@ -49,7 +49,6 @@ std::vector<CollectiveCount> merge_collectives(const std::vector<RankOutcome>& r
     });
     entry.row.stage = stage;
     if (agree) {
-      entry.row.rank = -1;
       rows.push_back(entry.row);
       continue;
     }

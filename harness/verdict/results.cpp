@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "engine/core/error.hpp"
 
@@ -23,9 +24,8 @@ double larger_difference(double a, double b) {
 std::string_view name_of(Status status) { return status_names[static_cast<int>(status)]; }
 
 Status status_from_name(std::string_view name) {
-  for (int i = 0; i < num_statuses; ++i) {
-    if (status_names[i] == name) return static_cast<Status>(i);
-  }
+  const auto* const at = std::ranges::find(status_names, name);
+  if (at != std::end(status_names)) return static_cast<Status>(at - std::begin(status_names));
   throw Error(str("no verdict is named '", name, "'"),
               "the verdicts are PASS FAIL XFAIL XPASS SKIP UNSUPPORTED HANG CRASH INVALID MISSING");
 }

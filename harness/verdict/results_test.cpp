@@ -37,6 +37,7 @@ TEST(Status, KnowsTheUnexpectedOnes) {
 
 TEST(ExitCode, FollowsTheVerdicts) {
   EXPECT_EQ(exit_code_of({}), 4);
+  EXPECT_EQ(exit_code_of(with({Status::PASS, Status::SKIP})), 0);
   EXPECT_EQ(exit_code_of(with({Status::PASS, Status::XFAIL, Status::SKIP, Status::UNSUPPORTED})), 0);
   EXPECT_EQ(exit_code_of(with({Status::XFAIL})), 0);
   EXPECT_EQ(exit_code_of(with({Status::PASS, Status::FAIL})), 1);
@@ -49,7 +50,7 @@ TEST(ExitCode, FollowsTheVerdicts) {
 
 TEST(Evidence, AddsUpAndKeepsTheLoosest) {
   Evidence a{2, 1, 30, 1, 1, 0.5, {1e-6, 1e-3, 0}, 4, 1, 0, 20, 3};
-  const Evidence b{1, 0, 10, 0, 0, 0.25, {1e-5, 1e-4, 1e-2}, 1, 0, 3, 22, 4};
+  const Evidence b{1, 0, 10, 0, 0, 0.25, {1e-5, 1e-4, 1e-2}, 1, 2, 3, 22, 4};
   a.bits_relaxed = 2;
   a.add(b);
   EXPECT_EQ(a.bits_relaxed, 2);
@@ -63,10 +64,21 @@ TEST(Evidence, AddsUpAndKeepsTheLoosest) {
   EXPECT_EQ(a.loosest.atol, 1e-3);
   EXPECT_EQ(a.loosest.of_largest, 1e-2);
   EXPECT_EQ(a.collectives_checked, 5);
-  EXPECT_EQ(a.orders_checked, 1);
+  EXPECT_EQ(a.orders_checked, 3);
   EXPECT_EQ(a.errors_expected, 3);
   EXPECT_EQ(a.planned_in_order, 42);
   EXPECT_EQ(a.conditions, 7);
+}
+
+TEST(Evidence, CountsConditionsAmongComparisonsForAnOlderFile) {
+  Evidence evidence{2, 1, 30, 1, 1, 0.5, {}, 4, 1, 0, 20, 3};
+  const Evidence older = evidence.with_conditions_among_comparisons();
+  EXPECT_EQ(older.comparisons, 5);
+  EXPECT_EQ(older.elements, 33);
+  EXPECT_EQ(older.same_bits, 4);
+  EXPECT_EQ(older.conditions, 0);
+  EXPECT_FALSE(older.conditions_apart);
+  EXPECT_TRUE(evidence.conditions_apart);
 }
 
 TEST(Evidence, KeepsADifferenceThatIsNotANumber) {

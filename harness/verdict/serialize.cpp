@@ -12,13 +12,13 @@ namespace lockstep::verdict {
 namespace {
 
 constexpr std::uint32_t magic = 0x314f524cu;  // "LRO1"
-constexpr std::size_t header_size = sizeof(std::uint32_t) + 2 * sizeof(std::uint64_t);
 
 [[noreturn]] void refuse(std::string_view what) {
   throw Error(str("the outcome of a rank cannot be read: ", what), "the rank ended while it handed in its outcome");
 }
 
-// Writer and Reader visit the fields by the same list, visit() below, and therefore in the same order.
+// Writer and Reader visit the fields by the same list, visit() below, and therefore in the same order. Fields that
+// judge() fills in are left out.
 class Writer {
  public:
   static constexpr bool reading = false;
@@ -46,8 +46,7 @@ class Reader {
   requires std::is_arithmetic_v<T> || std::is_enum_v<T>
   void operator()(T& value) {
     if constexpr (std::is_same_v<T, bool>) {
-      std::uint8_t byte = 0;
-      (*this)(byte);
+      const auto byte = read<std::uint8_t>();
       if (byte > 1) refuse("a truth value is neither 0 nor 1");
       value = byte != 0;
     } else {
@@ -55,15 +54,15 @@ class Reader {
     }
   }
   void operator()(std::string& value) { value = take(size()); }
-  // The number of entries that follow. Each takes at least one byte, so a number beyond the remaining bytes is refused
-  // before memory is allocated for it.
-  std::uint64_t size() {
-    std::uint64_t value = 0;
+  template <class T>
+  T read() {
+    T value{};
     (*this)(value);
-    if (value > rest_.size()) refuse("it stops in the middle");
     return value;
   }
-  bool at_end() const { return rest_.empty(); }
+  // The number of entries that follow. Each takes at least one byte, so a number beyond the remaining bytes ends there.
+  std::uint64_t size() { return read<std::uint64_t>(); }
+  std::string_view rest() const { return rest_; }
 
  private:
   std::string_view take(std::size_t count) {
@@ -141,10 +140,8 @@ void visit_failure(Archive& archive, TheFailure& failure) {
   archive(failure.file);
   archive(failure.line);
   archive(failure.column);
-  archive(failure.rank);
   archive(failure.iteration);
   archive(failure.message);
-  visit_list(archive, failure.also, [&](auto& text) { archive(text); });
   archive(failure.time_ns);
   archive(failure.secondary);
   archive(failure.scenario_line);
@@ -159,8 +156,6 @@ void visit_collective(Archive& archive, Row& row) {
   archive(row.phase);
   archive(row.count);
   archive(row.bytes);
-  archive(row.rank);
-  archive(row.stage);
 }
 
 template <class Archive, class Row>
@@ -175,12 +170,10 @@ void visit_plan(Archive& archive, Row& row) {
   archive(row.bytes_are_least);
   archive(row.observed);
   archive(row.observed_bytes);
-  archive(row.stage);
 }
 
 template <class Archive, class Outcome>
 void visit(Archive& archive, Outcome& outcome) {
-  archive(outcome.rank);
   archive(outcome.status);
   archive(outcome.end_expected);
   archive(outcome.bystander);
@@ -189,7 +182,6 @@ void visit(Archive& archive, Outcome& outcome) {
   archive(outcome.detail);
   visit_place(archive, outcome.last_step);
   archive(outcome.end_time_ns);
-  archive(outcome.seconds);
   visit_evidence(archive, outcome.evidence);
   visit_list(archive, outcome.failures, [&](auto& failure) { visit_failure(archive, failure); });
   visit_list(archive, outcome.collectives, [&](auto& row) { visit_collective(archive, row); });
@@ -222,22 +214,17 @@ std::string to_bytes(const RankOutcome& outcome) {
 }
 
 RankOutcome outcome_from_bytes(std::string_view bytes) {
-  if (bytes.size() < header_size) refuse(str("it has only ", bytes.size(), " bytes"));
-  std::uint32_t mark = 0;
-  std::uint64_t length = 0;
-  std::uint64_t sum = 0;
-  std::memcpy(&mark, bytes.data(), sizeof mark);
-  std::memcpy(&length, bytes.data() + sizeof mark, sizeof length);
-  std::memcpy(&sum, bytes.data() + sizeof mark + sizeof length, sizeof sum);
-  const std::string_view payload = bytes.substr(header_size);
-  if (mark != magic) refuse("it does not begin with the mark of an outcome");
-  if (payload.size() != length) refuse(str("it has ", payload.size(), " of ", length, " bytes"));
-  if (fnv1a(payload) != sum) refuse("its checksum differs");
-  Reader reader(payload);
+  Reader reader(bytes);
+  if (reader.read<std::uint32_t>() != magic) refuse("it does not begin with the mark of an outcome");
+  const auto length = reader.read<std::uint64_t>();
+  const auto sum = reader.read<std::uint64_t>();
+  if (reader.rest().size() != length) refuse(str("it has ", reader.rest().size(), " of ", length, " bytes"));
+  if (fnv1a(reader.rest()) != sum) refuse("its checksum differs");
   RankOutcome outcome;
   visit(reader, outcome);
-  if (!reader.at_end()) refuse("bytes follow its end");
-  if (static_cast<int>(outcome.status) < 0 || outcome.status >= RankStatus::count_) refuse("its status is unknown");
+  if (!reader.rest().empty()) refuse("bytes follow its end");
+  using Number = std::make_unsigned_t<std::underlying_type_t<RankStatus>>;
+  if (static_cast<Number>(outcome.status) >= static_cast<Number>(RankStatus::count_)) refuse("its status is unknown");
   return outcome;
 }
 
