@@ -159,7 +159,7 @@ TEST(Sim, CopiesAsynchronouslyOnlyWithPinnedMemory) {
 }
 
 TEST(Sim, ReturnsFromNoWaitForALaunchThatNeverRuns) {
-  std::atomic<bool> agreed = false;
+  std::atomic<bool> begun = false, agreed = false;
   std::string message;
   std::thread other;
   {
@@ -168,10 +168,12 @@ TEST(Sim, ReturnsFromNoWaitForALaunchThatNeverRuns) {
     launch_deferred(
         side, "collective", {},
         [&](const Pointers&) {
+          begun = true;
           while (!agreed) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         },
         [](const Pointers&) {});
     launch(side, "behind it", {}, [](const Pointers&) {});
+    while (!begun) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // on the stream's own thread
     other = std::thread([&, event = side.record()] {
       message = message_of([&] { event.synchronize(); });
       agreed = true;

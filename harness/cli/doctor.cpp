@@ -78,9 +78,9 @@ std::string sum_over_ranks(int rank) {
 std::string multiply_at_once(int rank) {
   constexpr int side = 48, num_products = 200;
   for (const DType dtype : {DType::float32, DType::float64}) {
-    const Tensor a = full({side, side}, rank + 1, dtype, {}), b = full({side, side}, 2, dtype, {});
+    const Tensor a = full({side, side}, rank + 1, dtype, {}), b = full({side, side}, rank + 2, dtype, {});
     for (int i = 0; i < num_products; ++i) {
-      if (item(raw::sum(raw::matmul(a, b))) != 2.0 * side * side * side * (rank + 1))
+      if (item(raw::sum(raw::matmul(a, b))) != 1.0 * side * side * side * (rank + 1) * (rank + 2))
         return "wrong products of 8 threads at once";
     }
   }
