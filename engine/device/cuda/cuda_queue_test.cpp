@@ -360,7 +360,7 @@ TEST(CudaEnd, LetsNoStreamWaitForALaunchThatNeverRuns) {
 TEST(CudaEnd, ReturnsFromNoWaitForALaunchThatNeverRuns) {
   RecordingCalls cuda;
   const StandIn stand_in(cuda);
-  std::atomic<bool> agreed = false;
+  std::atomic<bool> begun = false, agreed = false;
   std::string message;
   std::thread other;
   {
@@ -369,10 +369,12 @@ TEST(CudaEnd, ReturnsFromNoWaitForALaunchThatNeverRuns) {
     launch_deferred(
         side, "collective", {},
         [&](const Pointers&) {
+          begun = true;
           while (!agreed) sleep_ms(1);
         },
         [](const Pointers&) {});
     launch(side, "behind it", {}, [](const Pointers&) {});
+    while (!begun) sleep_ms(1);  // on the stream's own thread
     other = std::thread([&, event = side.record()] {
       message = message_of([&] { event.synchronize(); });
       agreed = true;
