@@ -6,7 +6,7 @@
 
 namespace lockstep::comm {
 
-inline constexpr std::int64_t longest_piece = 4096;  // bytes
+inline constexpr std::int64_t longest_piece = 16384;  // bytes
 
 // Gives the member an area in the control area. It stays with the entry and serves later exchanges of the slot.
 void allocate_staging(WorldControl& world, MemberEntry& member);
