@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/comm/communicator.hpp"
+#include "engine/comm/staging.hpp"
 #include "engine/comm/test_gpu.hpp"
 #include "engine/comm/test_hosts.hpp"
 #include "engine/comm/test_mpi.hpp"
@@ -302,17 +303,17 @@ void check_operations(Caller& caller, int rank, int size, std::int64_t count, DT
 
 // ---- the promises ----
 
-// Pieces of an exchange have 4096 bytes.
 TEST_P(TransportPromises, StringsArriveWhole) {
   if (!row.moves_strings()) GTEST_SKIP() << "this transport moves tensors";
   expect_success([this](int rank) {
     const auto string_of = [](int from, std::int64_t unit) {
       std::string text(static_cast<std::size_t>(unit * (from + 1)), 'a');
       for (std::size_t i = 0; i < text.size(); ++i)
-        text[i] = static_cast<char>('a' + (i + i / 4096 + static_cast<std::size_t>(from)) % 26);
+        text[i] = static_cast<char>('a' + (i + i / longest_piece + static_cast<std::size_t>(from)) % 26);
       return text;
     };
-    for (const std::int64_t unit : {0, 1, 1000, 2048, 4095, 4096, 4097, 20'000}) {
+    const std::int64_t piece = longest_piece;
+    for (const std::int64_t unit : {INT64_C(0), INT64_C(1), piece / 2, piece - 1, piece, piece + 1, 5 * piece}) {
       const std::vector<std::string> all = comm::exchange(world_group(), string_of(rank, unit));
       require(all.size() == static_cast<std::size_t>(row.size()), str(all.size(), " strings"));
       for (int from = 0; from < row.size(); ++from)

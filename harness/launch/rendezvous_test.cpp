@@ -69,17 +69,18 @@ TEST(Rendezvous, ConnectsEachWithEach) {
     }
     for (int from = 0; from < 5; ++from)
       for (int to = 0; to < 5; ++to)
-        links[static_cast<std::size_t>(from)]->send(to, comm::Channel::launcher, str(from, " to ", to));
+        if (to != from) links[static_cast<std::size_t>(from)]->send(to, comm::Channel::launcher, str(from, " to ", to));
     for (int to = 0; to < 5; ++to) {
       std::vector<std::string> texts(5);
-      for (int left = 5; left > 0;) {
+      for (int left = 4; left > 0;) {
         for (const auto& link : links) link->progress();
         comm::Message message;
         if (!links[static_cast<std::size_t>(to)]->poll(comm::Channel::launcher, message)) continue;
         texts[static_cast<std::size_t>(message.from)] = message.bytes;
         --left;
       }
-      for (int from = 0; from < 5; ++from) EXPECT_EQ(texts[static_cast<std::size_t>(from)], str(from, " to ", to));
+      for (int from = 0; from < 5; ++from)
+        EXPECT_EQ(texts[static_cast<std::size_t>(from)], from == to ? "" : str(from, " to ", to));
     }
   }
 }
