@@ -293,10 +293,14 @@ def test_cases_get_the_time_that_earlier_places_left_over(tmp_path):
     assert outcome_of(stage(tmp_path, few, 6), second).num_ran == 1 + 9 and len(second.tests.ran) == 9
 
 
-def test_a_place_of_last_resort_runs_what_no_other_reaches(tmp_path):
+def test_a_place_of_last_resort_runs_what_no_other_catches(tmp_path):
     few, other = {"s/one c": 1.0}, {"s/two c": 1.0}
-    assert outcome_of(stage(tmp_path, few, 6), stage(tmp_path, other, 6, ("s/two c",), only_unreached=True)).verdict == "survived"
-    assert outcome_of(stage(tmp_path, {}, 6), stage(tmp_path, other, 6, ("s/two c",), only_unreached=True)).verdict == "scenario"
+    assert outcome_of(stage(tmp_path, few, 6), stage(tmp_path, other, 6, ("s/two c",), at_last=True)).verdict == "scenario"
+    assert outcome_of(stage(tmp_path, {}, 6), stage(tmp_path, other, 6, ("s/two c",), at_last=True)).verdict == "scenario"
+    last = stage(tmp_path, other, 6, ("s/two c",), at_last=True)
+    caught = outcome_of(stage(tmp_path, few, 6, ("s/one c",)), last)
+    assert caught.catch.name == "s/one c" and last.tests.ran == []
+
 
 
 COMPARED = """#!/bin/sh

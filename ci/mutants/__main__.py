@@ -43,7 +43,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="keep the outcomes that the report has, and add the others")
     parser.add_argument("--seconds", type=float, help="start no further mutant after this time")
     parser.add_argument("--longest", type=float, default=6, metavar="SECONDS",
-                        help="of cases on cpu that one mutant gets, and half as many in each other place; time left over passes on (%(default)s)")  # fmt: skip
+                        help="of cases on cpu that one mutant gets, and half or a quarter as many in each other place; time left over passes on (%(default)s)")  # fmt: skip
     parser.add_argument("--cases", type=int, default=6, metavar="N", help="of each scenario that may judge (%(default)s)")
     parser.add_argument("--caught", type=float, default=95, metavar="PERCENT", help="that must be caught (%(default)s)")
     parser.add_argument("--by-scenarios", type=float, default=90, metavar="PERCENT", help="that runs of scenarios must catch, by their checks or compared with runs without the mutant (%(default)s)")  # fmt: skip
@@ -51,8 +51,9 @@ def arguments() -> argparse.Namespace:
                         help="only these scenarios, such as 'training/*'; may be repeated")  # fmt: skip
     parser.add_argument("--on", nargs="+", choices=[*execute.PLACES], default=[*execute.PLACES], metavar="WHERE",
                         help="where scenarios run, in turn: cpu, sim, schedule (sim, ranks as threads under a random schedule), "
-                             "cuda (on a stand-in), nccl (on a stand-in with a GPU per rank), hosts (two hosts of two ranks each, over sockets), "
-                             "nccl_hosts (such hosts on the stand-in with a GPU per rank), mpi (such hosts under mpirun); default: all")  # fmt: skip
+                             "cuda (on a stand-in), hosts (two hosts of two ranks each, over sockets), and, where these catch nothing, pages (sim, whose memory "
+                             "system calls close), nccl (on a stand-in with a GPU per rank), nccl_hosts (such hosts on that stand-in), "
+                             "mpi (such hosts under mpirun); default: all")  # fmt: skip
     parser.add_argument("--list", action="store_true", help="list the mutants and run none")
     parser.add_argument("--only", type=int, action="append", metavar="NUMBER", help="this mutant; may be repeated")
     parser.add_argument("--folder", type=Path, default=ROOT / "build-mutants", help="of the build (%(default)s)")
@@ -77,8 +78,11 @@ def chosen_from(mutants: list[Mutant], options: argparse.Namespace) -> list[Muta
 def stages_of(tree: Tree, options: argparse.Namespace, folders: list[str]) -> list[judge.Stage]:
     size = max(one.number for own in tree.mutants.values() for one in own) + 1
     program, folder = tree.binary / "bin" / "lockstep", tree.folder / "run"
-    suites: list = [(execute.Scenarios(program, folder, options.scenarios, where, options.cases if where == "cpu" else 1),
-                     options.longest / (1 if where == "cpu" else 2)) for where in options.on]  # fmt: skip
+    suites: list = []
+    for where in sorted(options.on, key=lambda where: execute.PLACES[where].at_last):
+        share = 1 if where == "cpu" else 4 if execute.PLACES[where].at_last else 2
+        suites.append((execute.Scenarios(program, folder, options.scenarios, where, options.cases if where == "cpu" else 1),
+                       options.longest / share))  # fmt: skip
     if not options.no_unit_tests:
         programs = [tree.binary / "tests" / target for target in test_targets(folders)]
         suites.append((execute.UnitTests(programs, folder), options.longest / 2))
@@ -101,7 +105,7 @@ def stages_of(tree: Tree, options: argparse.Namespace, folders: list[str]) -> li
             say(f"{tests.kept_as}: {len(coverage.asked)}; without a mutant, {len(coverage.failing)} do not pass and judge none: {some}")
         if tests.what == "case":
             tests.expected = coverage.facts
-        found.append(judge.Stage(tests, coverage, longest, tests.what == "case" and tests.place.only_unreached))
+        found.append(judge.Stage(tests, coverage, longest, tests.what == "case" and tests.place.at_last))
     return found
 
 

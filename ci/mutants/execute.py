@@ -109,22 +109,22 @@ class Place:
     start: Callable[[list[str], Path], tuple[list[str], dict[str, str]]] | None = None  # starts the processes of several hosts
     lacks: Callable[[Path, bool], str] | None = None  # why no case can run here; arguments: the program, whether runs are isolated
     one_of: int = 1  # this many scenarios gives cases
-    only_unreached: bool = False  # mutants that cases of an earlier place reach do not run here
+    at_last: bool = False  # mutants run here that no other place catches
 
 
-# On sim the order of accesses is that of an accelerator; under a schedule the host runs ahead of its streams; on pages, system calls close
-# the memory of sim to the host; on cuda, a stand-in of CUDA runs the kernels' portable bodies; on nccl, each rank has such a GPU of its
-# own; on hosts, messages go through sockets, and under mpirun through MPI; on nccl_hosts, the ranks of two hosts have a GPU each.
+# On sim the order of accesses is that of an accelerator; under a schedule the host runs ahead of its streams; on cuda, a stand-in of CUDA
+# runs the kernels' portable bodies; on hosts, messages go through sockets, and under mpirun through MPI; on pages, system calls close the
+# memory of sim to the host; on nccl, each rank has a GPU of its own; on nccl_hosts, so have the ranks of two hosts.
 PLACES = {
     "cpu": Place("cpu"),
     "sim": Place("sim"),
     "schedule": Place("sim", ("--launch", "thread"), ("--schedule", "random:1")),
-    "pages": Place("sim", environment={"LOCKSTEP_PROTECT_SIM": "pages"}, one_of=16, only_unreached=True),
     "cuda": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in"}),
-    "nccl": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in:8"}, only_unreached=True),
     "hosts": Place("cpu", start=hosts.by_sockets),
-    "nccl_hosts": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in:8"}, start=hosts.by_sockets, one_of=4, only_unreached=True),
-    "mpi": Place("cpu", start=hosts.by_mpirun, lacks=hosts.lacks_mpirun, one_of=8, only_unreached=True),
+    "pages": Place("sim", environment={"LOCKSTEP_PROTECT_SIM": "pages"}, one_of=16, at_last=True),
+    "nccl": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in:8"}, at_last=True),
+    "nccl_hosts": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in:8"}, start=hosts.by_sockets, one_of=4, at_last=True),
+    "mpi": Place("cpu", start=hosts.by_mpirun, lacks=hosts.lacks_mpirun, one_of=8, at_last=True),
 }
 # `lockstep run --failed` takes the cases from a results file; of its rows it reads which cases failed.
 ANY_RUN = {"kind": "run", "schema": 1, "version": "", "started": "", "command": [], "build": {}, "machine": {}}

@@ -55,10 +55,10 @@ class Stage:
     tests: object
     coverage: Coverage
     longest: float  # seconds of tests that one mutant gets
-    only_unreached: bool = False  # mutants that an earlier stage reaches do not run here
+    at_last: bool = False  # a mutant runs here if nothing has caught it
 
     def in_folder(self, folder: Path) -> "Stage":
-        return Stage(self.tests.in_folder(folder), self.coverage, self.longest, self.only_unreached)
+        return Stage(self.tests.in_folder(folder), self.coverage, self.longest, self.at_last)
 
 
 def run_mutant(mutant: Mutant, stages: list[Stage], history: History, around: Around) -> Outcome:
@@ -71,11 +71,9 @@ def run_mutant(mutant: Mutant, stages: list[Stage], history: History, around: Ar
     catch = compared = None
     asked, spare = 0, 0.0
     for stage in stages:
-        if stage.only_unreached and reaching:
-            continue
         names, seconds = stage.coverage.of(mutant.number), stage.coverage.seconds
         reaching += len(names)
-        if catch is not None or (compared is not None and stage.tests.what != "case"):
+        if catch is not None or (compared is not None and (stage.at_last or stage.tests.what != "case")):
             continue
         order = history.ranked(mutant.file, mutant.function, names, seconds, stage.coverage.shapes(names, around.of(mutant)))
         longest = stage.longest + (spare if stage.tests.what == "case" else 0.0)
