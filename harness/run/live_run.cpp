@@ -91,7 +91,7 @@ void LiveRun::run_steps_to_end() {
   } catch (const UnsupportedError& error) {
     outcome_.status = verdict::RankStatus::unsupported;
     outcome_.detail = error.what();
-    outcome_.end_time_ns = now_ns();  // earlier than its consequences for what is still to be judged
+    outcome_.end_time_ns = now_ns();  // checks that are judged later come after it
   } catch (const ResourceError& error) {
     outcome_.status = verdict::RankStatus::never_started;
     outcome_.detail = error.what();

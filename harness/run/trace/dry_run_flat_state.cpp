@@ -58,8 +58,7 @@ Value DryRun::state_dict(StepCall& call) {
   return value_of_state(shards_.state_of(of.as_module("of")), state_form_of(call));
 }
 
-// Values from rank 0 change neither types nor devices, so that the plan needs no load of them, but for an optimizer of
-// units.
+// Values from rank 0 change neither types nor devices. Only an optimizer of units has to load them in the plan.
 Value DryRun::load_state_dict(StepCall& call) {
   const NoGrad no_grad;
   const Value into = call.value("into");
@@ -93,7 +92,7 @@ void DryRun::load_into_flat_optimizer(const StepCall& call, const OptimizerPtr& 
   flat_optimizers_.load_state(optimizer, dict);
 }
 
-// What the argument is on rank 0, as far as it names the rank itself, as in `state if rank == 0 else {}`.
+// The argument as rank 0 evaluates it, such as `state if rank == 0 else {}`.
 Value DryRun::value_of_first_rank(const StepCall& call, std::string_view argument) {
   const Locals first{call.scope.locals, {{"rank", Value(0)}}};
   try {
