@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "engine/comm/communicator.hpp"
 #include "engine/comm/process_group.hpp"
 #include "engine/comm/recorder.hpp"
 #include "engine/comm/test_hosts.hpp"
@@ -227,6 +228,21 @@ TEST_P(CollectiveFailures, NamesRanksThatMissTheDeadline) {
                                HasSubstr("rank 0 in all_reduce(sum) of 4 float32 for head at line 21"),
                                HasSubstr("Called last: rank 2 barrier at line 20 (#0 of group [0, 1, 2]")));
   EXPECT_LT(took, 2.0);
+}
+
+// Ranks of a launcher that does not call announce_begin() have deadlines, too.
+TEST_P(CollectiveFailures, TheFirstCollectiveBeginsARank) {
+  World world(2, GetParam());
+  const std::vector<std::string> failures = run_ranks(
+      world,
+      [](int rank) {
+        Communicator::current().state()->control().begun_ns.store(0);
+        barrier(world_group());
+        if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+        all_reduce(world_group(), floats(4), ReduceOp::sum);
+      },
+      0.2);
+  EXPECT_THAT(failures[0], HasSubstr("rank 1 did not arrive within 0.2 s"));
 }
 
 // The time to launch a rank does not count: the deadline counts from the moment when all members have begun.

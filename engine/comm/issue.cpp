@@ -151,6 +151,7 @@ std::shared_ptr<IssuedCollective> record_complete_call(const CollectiveRequest& 
   issued->sum_order = communicator.sum_order;
   issued->content_text = call.content_text;
   issued->counted = call.family != Family::uncounted;
+  if (issued->rank->control().begun_ns.load(std::memory_order_relaxed) == 0) announce_begin();
   write_record(*issued, communicator, request, call, kind, extent);
   if (issued->counted) add_to_log(*issued, communicator, request, call, extent.bytes);
   return issued;

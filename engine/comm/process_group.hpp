@@ -244,8 +244,8 @@ std::int64_t transport_bytes();
 // Throws Error unless `seconds` is positive.
 void set_deadline(double seconds);
 double deadline();  // of this rank, in seconds
-// The current rank begins its program: its launch time does not count against any deadline. Until all members of a
-// group have called it, no deadline ends a wait for them.
+// The current rank begins its program: its launch time does not count against any deadline. The first collective
+// implies this call. Until all members of a group have begun, no deadline ends a wait for them.
 void announce_begin();
 // The current rank has finished its steps, or failed for this reason. Peers that wait for it fail at once, and not only
 // at their deadline.
