@@ -56,6 +56,12 @@ int call(int a, int b) {
   return total;
 }
 int quotient(int a, int b) { return a / b; }
+int still(int x, int y) {
+  int z = x;
+  if (x < 4 && y > 0) z = 1;
+  for (int one : {x}) z += one - one;
+  return z - x;
+}
 constexpr int constant(int x) { return x < 3 ? 1 : 2; }
 std::string text(int x) { return x < 3 ? "few" : "many"; }
 int array() {
@@ -80,6 +86,7 @@ int main() {
   std::printf("alias %d\\n", alias());
   std::printf("call %d\\n", call(1, 2));
   std::printf("quotient %d\\n", quotient(8, 2));
+  still(1, 7);
 }
 """
 EXPECTED = {  # operator, function, stretch, mutated: the line of output under the mutant
@@ -207,8 +214,38 @@ def test_reached_points_are_recorded(small):
     reached.write_bytes(bytes(1000))
     assert run(folder / "program", LOCKSTEP_MUTANTS_REACHED=str(reached)).returncode == 0
     found = reached.read_bytes()
-    assert all(found[number] == 1 for mutant, number in by_text.items() if mutant[1] in ("lower", "call"))
+    # 1: it is reached; 3: and the mutant would make a difference there
+    assert all(found[number] == 3 for mutant, number in by_text.items() if mutant in EXPECTED)
     assert not any(found[number] for mutant, number in by_text.items() if mutant[1] == "refused")
+    still = {mutant[2:]: found[number] for mutant, number in by_text.items() if mutant[1] == "still"}
+    whole = "x < 4 && y > 0"
+    for mutant in [("x < 4", "x <= 4"), ("y > 0", "y >= 0"), (whole, "x < 4"), (whole, "y > 0"), (whole, "true"), ("z = 1;", ""),
+                   ("z - x", "(x) - (z)"), ("one - one", "one + one"), ("z += one - one;", "")]:  # fmt: skip
+        assert still[mutant] == (3 if mutant[0] == "one - one" else 1), mutant
+    assert still[("4", "4 + 1")] == 1
+    assert still[("z - x", "z + x")] == still[(whole, f"!({whole})")] == 3
+
+
+@pytest.mark.parametrize(
+    "function,probes",
+    [
+        # A call of a function that may have effects is not repeated, and what the source guards is not evaluated without the guard.
+        ("int f(int x); int g(int x) { return f(x) < 3; }", {"f(x) <= 3": ""}),
+        ("bool g(const int* p, bool q) { return p && *p > 3; }", {"p": "(p) && !(*p > 3)", "*p > 3": "!(p)"}),
+        ("bool g(bool p, bool q) { return p || q; }", {"p": "!(p) && (q)", "q": "(p) && !(q)"}),
+        ("bool g(int n, int m) { return n == 0 || m / n == 2; }", {"n == 0": "!(n == 0) && (m / n == 2)", "m / n == 2": "(n == 0)"}),
+        ("bool g(int n) { return n < 3; }", {"n <= 3": "(n) == (3)", "3 + 1": "((n) < 3) != ((n) < (3 + 1))"}),
+        ("void g(int& x, int y) { x = y++; }", {"": ""}),
+        ("void g(int& x, int y) { x = y; }", {"": "(x) != (y)"}),
+        ("struct s { int f(); int c() const; }; int g(s a) { return a.f() < a.c(); }", {"a.f() <= a.c()": ""}),
+        ("struct s { int f(); int c() const; }; int g(s a) { return 1 < a.c(); }", {"1 <= a.c()": "(1) == (a.c())"}),
+    ],
+)
+def test_probes_have_no_effects(tmp_path, function, probes):
+    (tmp_path / "one.cpp").write_text(function + "\n")
+    points = find_points(str(tmp_path / "one.cpp"), parser_arguments(["g++", "-std=c++20"]))
+    found = {one.text: one.probe for point in points for one in point.alternatives}
+    assert {text: found[text] for text in probes} == probes
 
 
 def test_what_caught_a_mutant_nearby_runs_first():
@@ -264,10 +301,13 @@ class FakeTests:
         return next((execute.Catch("scenario", name, "expect") for name in names if name in self.catching), None)
 
 
-def stage(path: Path, seconds: dict[str, float], longest: float, catching: tuple[str, ...] = (), **more) -> judge.Stage:
-    """Each of its cases reaches mutant 3 and no other point."""
+def stage(path: Path, seconds: dict[str, float], longest: float, catching: tuple[str, ...] = (), still: tuple[str, ...] = (),
+          **more) -> judge.Stage:  # fmt: skip
+    """Each of its cases reaches mutant 3 and no other point; it makes no difference there in those of `still`."""
     coverage = Coverage(path / "none", "", 8)
-    coverage.seconds, coverage.reached, coverage.asked = seconds, dict.fromkeys(seconds, 1 << 3), set(seconds)
+    coverage.seconds, coverage.asked = seconds, set(seconds)
+    coverage.reached = dict.fromkeys(seconds, 1 << 3)
+    coverage.differing = {name: 0 if name in still else 1 << 3 for name in seconds}
     return judge.Stage(FakeTests(catching), coverage, longest, **more)
 
 
@@ -282,8 +322,11 @@ def test_survivors_of_all_cases_and_of_the_cases_that_the_time_allowed(tmp_path)
     assert (all_ran.verdict, all_ran.num_ran, all_ran.num_reaching) == ("survived", 10, 10)
     assert (some_ran.verdict, some_ran.num_ran, some_ran.num_reaching) == ("out of time", 4, 10)
     assert outcome_of(stage(tmp_path, {}, 4)).verdict == "not covered"
-    said = judge.survivors([judge.row_of(one, "x") for one in (all_ran, some_ran)])
-    assert "survived all 10 that reach it" in said and "survived the 4 of 10 that reach it for which there was time" in said
+    calm = outcome_of(stage(tmp_path, {"s/one c": 1.0}, 4, still=("s/one c",)))
+    assert (calm.verdict, calm.num_ran, calm.num_reaching) == ("no difference", 0, 1)
+    said = judge.survivors([judge.row_of(one, "x") for one in (all_ran, some_ran, calm)])
+    assert "survived all 10 in which it makes a difference" in said and "survived 4 of the 10 in which it makes a difference" in said
+    assert "no difference where it stands in the 1 that reach it" in said
     assert "out of time" in judge.table([judge.row_of(some_ran, "x")])
 
 

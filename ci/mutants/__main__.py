@@ -125,7 +125,7 @@ class Outcomes:
             known = {row["key"]: row for row in map(json.loads, options.report.read_text().splitlines())}
         for mutant in chosen:
             if mutant.key in equivalents:
-                self.rows.append(self.row_of(judge.Outcome(mutant, None, 0, 0, reason=equivalents[mutant.key])))
+                self.rows.append(self.row_of(judge.Outcome(mutant, None, 0, 0, 0, reason=equivalents[mutant.key])))
             elif mutant.key in known and known[mutant.key]["verdict"] != "equivalent":
                 self.rows.append(known[mutant.key])
                 if "by" in known[mutant.key]:

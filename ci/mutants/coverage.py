@@ -1,8 +1,9 @@
 """Which points each case of a scenario and each suite of unit tests reaches, recorded once per build and kept in a file.
 
     coverage = Coverage(folder / "reached-cpu.json", digest, size).record(tests, jobs)
-    coverage.of(17)     # the names that reach the point of mutant 17, the quickest first
-    coverage.shapes(names, Around(mutants).of(mutant))      # which points around it each of the names reaches
+    coverage.of(17)     # the names in which mutant 17 would make a difference where it stands, the quickest first
+    coverage.num_reaching(17)   # how many reach it
+    coverage.shapes(names, Around(mutants).of(mutant))      # around it, where mutants make a difference in each of the names
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 RECORD_LIMIT = 600  # seconds
-FORM = 2  # of the file
+FORM = 3  # of the file
 
 
 class Around:
@@ -35,13 +36,14 @@ class Coverage:
         self.path, self.digest, self.size = path, digest, size
         self.seconds: dict[str, float] = {}  # without the start of the program, where the program says them
         self.reached: dict[str, int] = {}  # bit N: the point of mutant N
+        self.differing: dict[str, int] = {}  # bit N: mutant N would make a difference at its point
         self.asked: set[str] = set()  # the names that may judge
         self.failing: dict[str, str] = {}  # without a mutant: they judge none
         self.facts: dict[str, str] = {}  # what a run without a mutant gave
         known = json.loads(path.read_text()) if path.is_file() else {}
         if known.get("digest") == digest and known.get("form") == FORM:
             self.seconds, self.failing, self.facts = known["seconds"], known["failing"], known["facts"]
-            self.reached = {name: int(bits, 16) for name, bits in known["reached"].items()}
+            self.reached, self.differing = ({name: int(bits, 16) for name, bits in known[key].items()} for key in ("reached", "differing"))
 
     def record(self, tests, jobs: int = 1, say=print) -> "Coverage":
         """Runs each name that is not recorded yet without a mutant, in `jobs` folders at once."""
@@ -77,20 +79,31 @@ class Coverage:
             self.failing[name] = how
         if facts:
             self.facts[name] = facts
-        digits = map_file.read_bytes().translate(bytes([48] + [49] * 255))
-        self.reached[name] = int(digits[::-1], 2)
+        seen = map_file.read_bytes()
+        self.differing[name] = _bits(seen, 2)
+        self.reached[name] = _bits(seen, 1)
 
     def save(self) -> None:
         reached = dict(self.reached)  # a copy: others may be added meanwhile
         data = {"form": FORM, "digest": self.digest, "seconds": {name: self.seconds[name] for name in reached},
-                "failing": dict(self.failing), "facts": dict(self.facts), "reached": {name: f"{bits:x}" for name, bits in reached.items()}}  # fmt: skip
+                "failing": dict(self.failing), "facts": dict(self.facts), "reached": {name: f"{bits:x}" for name, bits in reached.items()},
+                "differing": {name: f"{self.differing[name]:x}" for name in reached}}  # fmt: skip
         self.path.write_text(json.dumps(data))
 
     def of(self, number: int) -> list[str]:
         bit = 1 << number
-        names = [name for name in self.asked if self.reached[name] & bit and name not in self.failing]
+        names = [name for name in self.asked if self.differing[name] & bit and name not in self.failing]
         return sorted(names, key=lambda name: (self.seconds[name], name))
+
+    def num_reaching(self, number: int) -> int:
+        return sum(self.reached[name] >> number & 1 for name in self.asked if name not in self.failing)
 
     def shapes(self, names: list[str], around: tuple[int, int]) -> dict[str, tuple[int, int]]:
         function, source = around
-        return {name: (self.reached[name] & function, self.reached[name] & source) for name in names}
+        return {name: (self.differing[name] & function, self.differing[name] & source) for name in names}
+
+
+def _bits(seen: bytes, bit: int) -> int:
+    """Bit N is set where byte N has the bit."""
+    digits = seen.translate(bytes(49 if value & bit else 48 for value in range(256)))
+    return int(digits[::-1], 2)

@@ -27,6 +27,7 @@ class Outcome:
     mutant: Mutant
     catch: Catch | None
     num_reaching: int  # recorded cases and suites that reach it
+    num_differing: int  # of those, the ones in which it makes a difference where it stands
     seconds: float
     num_ran: int = 0  # of those, under the mutant
     reason: str = ""  # why it is equivalent
@@ -36,7 +37,9 @@ class Outcome:
         if self.reason:
             return "equivalent"
         if self.catch is None:
-            return "not covered" if not self.num_reaching else "survived" if self.num_ran == self.num_reaching else "out of time"
+            if not self.num_differing:
+                return "no difference" if self.num_reaching else "not covered"
+            return "survived" if self.num_ran == self.num_differing else "out of time"
         return self.catch.by
 
     @property
@@ -67,12 +70,13 @@ def run_mutant(mutant: Mutant, stages: list[Stage], history: History, around: Ar
     have the seconds that those of earlier stages left over."""
     began = time.monotonic()
     environment = {"LOCKSTEP_MUTANT": str(mutant.number)}
-    reaching = ran = 0
+    reaching = differing = ran = 0
     catch = compared = None
     asked, spare = 0, 0.0
     for stage in stages:
         names, seconds = stage.coverage.of(mutant.number), stage.coverage.seconds
-        reaching += len(names)
+        reaching += stage.coverage.num_reaching(mutant.number)
+        differing += len(names)
         if catch is not None or (compared is not None and (stage.at_last or stage.tests.what != "case")):
             continue
         order = history.ranked(mutant.file, mutant.function, names, seconds, stage.coverage.shapes(names, around.of(mutant)))
@@ -93,7 +97,7 @@ def run_mutant(mutant: Mutant, stages: list[Stage], history: History, around: Ar
             if catch is not None:
                 history.caught(mutant.file, mutant.function, catch.name)
                 break
-    return Outcome(mutant, catch or compared, reaching, time.monotonic() - began, ran)
+    return Outcome(mutant, catch or compared, reaching, differing, time.monotonic() - began, ran)
 
 
 def diff_of(mutant: Mutant, text: str) -> list[str]:
@@ -140,7 +144,7 @@ def row_of(outcome: Outcome, text: str) -> dict:
     mutant, catch = outcome.mutant, outcome.catch
     row = {"kind": "mutant", "number": mutant.number, "file": mutant.file, "line": mutant.line, "operator": mutant.operator,
            "verdict": outcome.verdict, "seconds": round(outcome.seconds, 2), "reaching": outcome.num_reaching,
-           "ran": outcome.num_ran, "diff": diff_of(mutant, text), "key": mutant.key}  # fmt: skip
+           "differing": outcome.num_differing, "ran": outcome.num_ran, "diff": diff_of(mutant, text), "key": mutant.key}  # fmt: skip
     if catch:
         row |= {"by": catch.name, "check": catch.check, "check_kind": outcome.kind}
     if outcome.reason:
@@ -159,7 +163,7 @@ def share(rows: list[dict], *verdicts: str) -> float:
 
 def table(rows: list[dict]) -> str:
     lines = []
-    columns = ["scenario", "comparison", "unit test", "survived", "out of time", "not covered", "equivalent"]
+    columns = ["scenario", "comparison", "unit test", "survived", "out of time", "no difference", "not covered", "equivalent"]
     for title, group in (("folder", lambda row: "/".join(row["file"].split("/")[:2])), ("operator", lambda row: row["operator"])):
         lines.append(f"{title:<20}" + "".join(f"{name:>13}" for name in ["mutants", *columns, "caught %", "runs %", "scenarios %"]))
         groups = collections.defaultdict(list)
@@ -181,10 +185,11 @@ def survivors(rows: list[dict]) -> str:
     lines = []
     for row in rows:
         how = {
-            "survived": f"survived all {row['reaching']} that reach it",
-            "out of time": f"survived the {row['ran']} of {row['reaching']} that reach it for which there was time",
+            "survived": f"survived all {row['differing']} in which it makes a difference",
+            "out of time": f"survived {row['ran']} of the {row['differing']} in which it makes a difference, for lack of time",
+            "no difference": f"makes no difference where it stands in the {row['reaching']} that reach it",
             "not covered": "not covered",
-            "unit test": f"unit test only: {row.get('by')}; {row['ran']} of {row['reaching']} that reach it ran",
+            "unit test": f"unit test only: {row.get('by')}; {row['ran']} of {row['differing']} in which it makes a difference ran",
         }.get(row["verdict"])
         if how:
             lines.append(f"{row['file']}:{row['line']}: {row['operator']} ({how})")

@@ -4,8 +4,9 @@
     order = history.ranked(file, function, names, seconds, coverage.shapes(names, around.of(mutant)))
     for batch in batches(order, seconds, longest): ...
 
-Two cases are alike if they belong to one scenario or folder, or reach the same points of the mutant's function or source. Another way
-through the function is another chance that the mutant changes a result. A rare way therefore comes before more cases of the common way.
+Two cases are alike if they belong to one scenario or folder, or if the same mutants of the function or source make a difference in them.
+Another way through the function is another chance that the mutant changes a result. A rare way therefore comes before more cases of the
+common way.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class History:
 
     def ranked(self, file: str, function: str, names: list[str], seconds: dict[str, float],
                shapes: dict[str, tuple[int, int]] | None = None) -> list[str]:  # fmt: skip
-        """`shapes`: the points of the function and of the source that each case reaches."""
+        """`shapes`: the mutants of the function and of the source that make a difference in each case."""
         with self.lock:
             value = {name: self.likely(file, function, name) / (PER_CASE + seconds[name]) for name in names}
         by_value = sorted(names, key=lambda name: (-value[name], name))

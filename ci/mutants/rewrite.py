@@ -7,11 +7,12 @@ The forms of a switch, for mutant 17:
     value        (on(17) ? (mutated) : (original))
     condition    (on(17) ? bool(mutated) : bool(original))
     statement    { if (!on(17)) { original; } }
-    arguments    (on(17) ? (second) : (first)), (on(17) ? (first) : (second))
-    range        in_order(on(17), original)
+    arguments    (on(17) ? (second) : (first)), (state == 17 ? (first) : (second))
+    range        in_order(17, original)
     alias        copied(on(17), original)
 
-Points within points are rendered in the original only: one mutant is switched on at a time.
+With a probe, on(17) is (state < 0 ? seen(17, probe) : on(17)). Points within points are rendered in the original only: one mutant
+is switched on at a time.
 """
 
 from __future__ import annotations
@@ -61,25 +62,31 @@ def _render(text: str, used: list, at: int, begin: int, end: int) -> tuple[str, 
 
 def _switch(text: str, used: list, at: int) -> tuple[str, int]:
     point, own = used[at]
-    chosen = [(number, one.text) for number, one in zip(own, point.alternatives) if number is not None]
-    on = [f"{SPACE}on({number})" for number, _ in chosen]
+    chosen = [(number, one) for number, one in zip(own, point.alternatives) if number is not None]
+    on = [_on(number, one.probe) for number, one in chosen]
     if point.form == "arguments":
         first_begin, first_end, second_begin, second_end = point.parts
         first, at = _render(text, used, at + 1, first_begin, first_end)
         second, at = _render(text, used, at, second_begin, second_end)
         source = [text[first_begin:first_end], text[second_begin:second_end]]
         between = text[first_end:second_begin]
-        return f"({on[0]} ? ({source[1]}) : ({first})){between}({on[0]} ? ({source[0]}) : ({second}))", at
+        again = f"{SPACE}state == {chosen[0][0]}"
+        return f"({on[0]} ? ({source[1]}) : ({first})){between}({again} ? ({source[0]}) : ({second}))", at
     original, at = _render(text, used, at + 1, point.begin, point.end)
     if point.form == "statement":
         return f"{{ if (!{on[0]}) {{ {original} }} }}", at
     if point.form == "range":
-        return f"{SPACE}in_order({on[0]}, {original})", at
+        return f"{SPACE}in_order({chosen[0][0]}, {original})", at
     if point.form == "alias":
         return f"{SPACE}copied({on[0]}, {original})", at
     cast = "static_cast<bool>" if point.form == "condition" else ""
-    choices = "".join(f"{switch} ? {cast}({mutated}) : " for switch, (_, mutated) in zip(on, chosen))
+    choices = "".join(f"{switch} ? {cast}({one.text}) : " for switch, (_, one) in zip(on, chosen))
     return f"({choices}{cast}({original}))", at
+
+
+def _on(number: int, probe: str) -> str:
+    on = f"{SPACE}on({number})"
+    return f"({SPACE}state < 0 ? {SPACE}seen({number}, static_cast<bool>({probe})) : {on})" if probe else on
 
 
 def _unmark(marked: str) -> Rewritten:

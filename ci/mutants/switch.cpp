@@ -1,3 +1,4 @@
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -36,8 +37,10 @@ __attribute__((constructor(101))) void read_environment() {
 
 }  // namespace
 
-void reach(int number) {
-  if (number < num_reached && reached[number] == 0) reached[number] = 1;
+void reach(int number, bool differs) {
+  const unsigned char bits = differs ? 3 : 1;
+  if (number >= num_reached || (reached[number] & bits) == bits) return;
+  std::atomic_ref(reached[number]).fetch_or(bits, std::memory_order_relaxed);
 }
 
 }  // namespace lockstep::mutants

@@ -1,7 +1,8 @@
 // The switch of the mutants, for builds made by ci/mutants.sh only: no other build contains it.
 //
 //   LOCKSTEP_MUTANT=17               mutant 17 is on
-//   LOCKSTEP_MUTANTS_REACHED=FILE    no mutant is on; byte N of FILE becomes 1 when the point of mutant N is reached
+//   LOCKSTEP_MUTANTS_REACHED=FILE    no mutant is on; byte N of FILE becomes 1 when the point of mutant N is reached, and 3 when
+//                                    the mutant would make a difference there
 //
 // Both are read once, before main(), and hold for the processes that this one starts.
 #pragma once
@@ -13,12 +14,17 @@
 namespace lockstep::mutants {
 
 extern int state;  // the number of the mutant that is on; 0: none; -1: points that are reached are recorded
-void reach(int number);
+void reach(int number, bool differs);
 
 inline bool on(int number) {
   if (state < 0) [[unlikely]]
-    reach(number);
+    reach(number, true);
   return state == number;
+}
+// For points with a probe, while points are recorded.
+inline bool seen(int number, bool differs) {
+  reach(number, differs);
+  return false;
 }
 
 // A range whose loop runs from the last element to the first if it is reversed.
@@ -58,8 +64,13 @@ class InOrder {
   bool reversed_;
 };
 template <class Range>
-InOrder<Range> in_order(bool reversed, Range&& range) {
-  return {reversed, std::forward<Range>(range)};
+InOrder<Range> in_order(int number, Range&& range) {
+  if (state < 0) [[unlikely]] {
+    const auto begin = std::begin(range);
+    const auto end = std::end(range);
+    reach(number, begin != end && std::next(begin) != end);
+  }
+  return {state == number, std::forward<Range>(range)};
 }
 
 // The value itself, or a copy that stays.
