@@ -381,6 +381,20 @@ def test_a_case_without_a_result_is_a_catch(tmp_path):
     assert caught == execute.Catch("scenario", "a c", "no result")
 
 
+def test_a_scenario_about_its_time_limit_keeps_it(tmp_path):
+    program = tmp_path / "program"
+    program.write_text('#!/bin/sh\necho "$@" >> calls\n')
+    program.chmod(0o755)
+    names = ["negative/hung_peers world_size=3,launch=thread,device=cpu", "replicate/single_module world_size=2,launch=thread,device=cpu"]
+    tests = execute.Scenarios(program, tmp_path / "run")
+    for name in names:
+        tests.run([name], {}, 60)
+    own, other = (tmp_path / "run/calls").read_text().splitlines()
+    assert "--timeout" not in own and "--deadline" not in own and "--timeout 8" in other
+    tests.run(names, {}, 60)
+    assert "--timeout 8" in (tmp_path / "run/calls").read_text().splitlines()[2]
+
+
 def can_run_mpi() -> bool:
     return shutil.which("mpirun") is not None and execute.can_isolate()
 

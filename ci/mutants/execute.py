@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -29,6 +30,8 @@ cd "$1" && shift && exec "$@"
 """
 DEADLINE = 3  # seconds that a collective waits for its ranks
 CASE_TIMEOUT = 8
+SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
+OWN_LIMIT = re.compile(r"^timeout: *([0-9.]+)", re.MULTILINE)  # a scenario with a short one is about it
 COMPARED = 3  # runs without a mutant, and as many with it, that `lockstep compare` looks at
 PATIENCE = 4  # times as long for a run that asks whether the machine was slow
 MEMORY = 4 << 30  # bytes per process: a mutant that fills memory ends, and not the processes beside it
@@ -186,6 +189,18 @@ class Scenarios:
 
     def run(self, names: list[str], environment: dict[str, str], limit: float, patience: int = 1) -> Catch | None:
         """The first unexpected result, or else the first case whose facts are not the expected ones, or that has no result."""
+        own = [name for name in names if self._has_own_limit(name)]
+        for together in ([name for name in names if name not in own], own):
+            if together and (catch := self._run_together(together, environment, limit, patience)):
+                return catch
+        return None
+
+    def _has_own_limit(self, name: str) -> bool:
+        path = SCENARIOS / (name.split(" ")[0] + ".yaml")
+        found = OWN_LIMIT.search(path.read_text()) if path.is_file() else None
+        return found is not None and float(found[1]) < CASE_TIMEOUT
+
+    def _run_together(self, names: list[str], environment: dict[str, str], limit: float, patience: int) -> Catch | None:
         ended, rows = self._run(names, environment, limit, patience)
         for row in rows:
             if row["status"] in UNEXPECTED:
@@ -240,7 +255,8 @@ class Scenarios:
         chosen.write_text("".join(json.dumps(row) + "\n" for row in rows))
         command = [str(self.program), "run", "--failed", str(chosen), "--results", str(results), "--fail-fast", "-q", "--color", "never",
                    "--progress", "never", "--device", self.place.device, "--jobs", "2", *self.place.selecting, *self.place.running,
-                   "--deadline", str(DEADLINE * patience), "--timeout", str(CASE_TIMEOUT * patience)]  # fmt: skip
+                   *([] if all(map(self._has_own_limit, names)) else
+                     ["--deadline", str(DEADLINE * patience), "--timeout", str(CASE_TIMEOUT * patience)])]  # fmt: skip
         environment = {**self.place.environment, **environment}
         if self.place.start:
             command, variables = self.place.start(command, self.folder)
