@@ -32,15 +32,20 @@ void teams(device::Execution on, const char* label, std::int64_t num_teams, cons
 }
 template <class Predicate>
 std::int64_t first_index(device::Execution on, const char* label, std::int64_t count, const Predicate& holds) {
+  std::int64_t first = 0;
+  device::cuda::launch_on_stand_in(label, on.stream, [&] {
+    while (first < count && !holds(first)) ++first;
+  });
   device::cuda::wait_for_stand_in(label, on.stream);
-  for (std::int64_t i = 0; i < count; ++i)
-    if (holds(i)) return i;
-  return count;
+  return first;
 }
 template <class T>
 T value_at(device::Execution on, const T* address) {
-  device::cuda::wait_for_stand_in("lockstep::value_at", on.stream);
-  return *address;
+  constexpr const char* label = "lockstep::value_at";
+  T value{};
+  device::cuda::launch_on_stand_in(label, on.stream, [&] { value = *address; });
+  device::cuda::wait_for_stand_in(label, on.stream);
+  return value;
 }
 
 }  // namespace lockstep::kernels::cuda
