@@ -68,7 +68,6 @@ ProcessGroup& Communicator::group(const std::vector<int>& members, const std::st
   for (std::size_t i = 0; i < members.size(); ++i) {
     const int rank = members[i];
     if (rank < 0 || rank >= context_->world_size() || !seen.insert(rank).second) {
-      groups_.erase({members, axis});
       throw Error(str("a process group of ranks ", ranks_text(members), ": rank ", rank,
                       rank < 0 || rank >= context_->world_size() ? str(" is not in a world of ", context_->world_size())
                                                                  : std::string(" is named twice")),
@@ -77,7 +76,6 @@ ProcessGroup& Communicator::group(const std::vector<int>& members, const std::st
     if (rank == context_->rank()) me = static_cast<int>(i);
   }
   if (me < 0) {
-    groups_.erase({members, axis});
     throw Error(str("a process group of ranks ", ranks_text(members), ": rank ", context_->rank(), " is not a member"),
                 "only members may create a group");
   }

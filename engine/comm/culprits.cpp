@@ -28,12 +28,27 @@ std::string waiting_text(const std::vector<int>& ranks) {
   return str(named_ranks_text(ranks), ranks.size() == 1 ? " waits" : " wait");
 }
 
+using Waits = std::map<int, std::set<int>>;  // awaited rank -> waiting ranks
+
+std::vector<int> waiting_behind(const Waits& waiting_for, int rank) {
+  std::set<int> found;
+  std::vector<int> left = {rank};
+  while (!left.empty()) {
+    const auto by = waiting_for.find(left.back());
+    left.pop_back();
+    if (by == waiting_for.end()) continue;
+    for (const int each : by->second)
+      if (found.insert(each).second) left.push_back(each);
+  }
+  return {found.begin(), found.end()};
+}
+
 }  // namespace
 
 std::vector<AwaitedRank> awaited_ranks(const std::vector<RankHistory>& stories) {
   std::map<int, const RankHistory*> by_rank;
   for (const RankHistory& story : stories) by_rank[story.rank] = &story;
-  std::map<int, std::set<int>> waiting_for;  // awaited rank -> waiting ranks
+  Waits waiting_for;
   std::set<int> waiting;
   for (const RankHistory& story : stories) {
     if (story.ended) continue;
@@ -53,6 +68,7 @@ std::vector<AwaitedRank> awaited_ranks(const std::vector<RankHistory>& stories) 
     AwaitedRank one;
     one.rank = rank;
     one.by.assign(by.begin(), by.end());
+    one.behind = waiting_behind(waiting_for, rank);
     one.text = str(waiting_text(one.by), " for it ", last_call_text(*by_rank.at(one.by.front())));
     found.push_back(std::move(one));
   }

@@ -15,8 +15,9 @@ namespace lockstep::comm {
 // A rank on which others wait.
 struct AwaitedRank {
   int rank = 0;
-  std::vector<int> by;  // ranks in a collective that this rank has not called
-  std::string text;     // the waiting ranks and the call of the first of them
+  std::vector<int> by;      // ranks in a collective that this rank has not called
+  std::vector<int> behind;  // these, the ranks that wait for them, and so on
+  std::string text;         // the ranks `by` and the call of the first of them
 };
 
 // The ranks that peers wait for and that wait for no peer themselves, in rank order. Empty when no rank waits, and when

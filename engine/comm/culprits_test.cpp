@@ -48,6 +48,7 @@ TEST(AwaitedRanks, AreAtTheEndOfAChainOfWaits) {
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].rank, 2);
   EXPECT_THAT(found[0].by, ElementsAre(1));
+  EXPECT_THAT(found[0].behind, ElementsAre(0, 1));
 }
 
 TEST(AwaitedRanks, ExcludeWaitsOfDeadRanks) {

@@ -81,7 +81,7 @@ void record_terms(Record& record, const CollectiveRequest& request, const Call& 
     const Dims& sizes = subject->sizes();
     terms.num_dims = static_cast<std::uint8_t>(sizes.size());
     std::copy(sizes.begin(), sizes.end(), terms.sizes);
-    if (call.dim > 0 && call.dim < sizes.size()) std::swap(terms.sizes[0], terms.sizes[call.dim]);
+    if (call.dim < sizes.size()) std::swap(terms.sizes[0], terms.sizes[call.dim]);
     terms.device = static_cast<std::uint8_t>(subject->device().kind);
   }
   const bool by_name = terms.site_match == CallSiteMatch::name;

@@ -247,7 +247,7 @@ TEST_P(ProcessGroups, CountTheSameBytesInLogAndTransport) {
     std::int64_t sum = 0;
     for (const LogEntry& entry : log()) sum += entry.bytes;
     require(sum == transport_bytes(), str("log ", sum, " transport ", transport_bytes()));
-    const LogEntry& first = log().front();
+    const LogEntry first = log().front();
     require(first.operation == Operation::all_reduce && first.family == Family::data_parallel &&
                 first.phase == Phase::backward && first.owner == "net.fc1" && first.bytes == 40 &&
                 first.scenario_line == 77 && first.sequence == 0 && first.group_size == 4 && first.axis.empty(),
@@ -255,6 +255,8 @@ TEST_P(ProcessGroups, CountTheSameBytesInLogAndTransport) {
     require(log()[2].phase == Phase::other && log()[2].bytes == 160 && log()[2].sequence == 2, "the third");
     require(current_phase() == Phase::other, "phase restored");
     require(group.sequence() == 17, "sequence");
+    barrier(group_of({3, 2, 1, 0}));
+    require(log().back().group_id != first.group_id && log()[2].group_id == first.group_id, "the ids of the groups");
   }));
 }
 

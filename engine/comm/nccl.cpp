@@ -134,7 +134,7 @@ class Exchange {
     });
     const Part part = part_for(me_);
     const Place place = place_of(me_);
-    if (part.from != nullptr && place.to != nullptr && part.from != place.to && part.bytes > 0)
+    if (place.to != nullptr && part.from != place.to && part.bytes > 0)
       device::cuda::calls().copy(place.to, part.from, part.bytes, issued_.execution.stream);
   }
 

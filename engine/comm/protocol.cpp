@@ -139,8 +139,6 @@ void run_once(IssuedCollective& issued) {
     } else {
       transport.move(issued);
     }
-  } else if (issued.exchange_output != nullptr) {
-    (*issued.exchange_output)[0] = *issued.exchange_input;  // a group of one rank: nothing was staged
   } else {
     map_peer_buffers(issued);  // the last arriver computed everything
   }

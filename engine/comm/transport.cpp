@@ -65,9 +65,8 @@ bool touches_all(Operation kind) {
 
 // The last arriver computes it alone.
 bool is_small(const Fingerprint& fingerprint, const Chunking& chunking) {
-  return chunking.num_chunks <= 1 &&
-         bounded_product(chunking.total, static_cast<std::int64_t>(size_of(static_cast<DType>(fingerprint.dtype)))) <=
-             max_small_bytes;
+  return bounded_product(chunking.total, static_cast<std::int64_t>(size_of(static_cast<DType>(fingerprint.dtype)))) <=
+         max_small_bytes;
 }
 
 }  // namespace
@@ -97,7 +96,7 @@ bool run_if_small(Slot& slot, int size) {
   const Chunking chunking = chunking_of(slot.entries()[0].fingerprint, size);
   if (!is_small(slot.entries()[0].fingerprint, chunking)) return false;
   const SharedBuffers memory(slot.entries(), chunking.nontemporal);
-  if (chunking.total > 0) Mover(slot.entries(), size, memory).run(0, chunking.total);
+  Mover(slot.entries(), size, memory).run(0, chunking.total);
   return true;
 }
 
@@ -126,8 +125,7 @@ void map_peer_buffers(const IssuedCollective& issued) {
 
 std::size_t scratch_bytes_of(const WorldControl& world, const GroupControl& group, const Fingerprint& fingerprint,
                              SumOrder order) {
-  if (device::capabilities_of(static_cast<device::Kind>(fingerprint.device)).runs_on_host || group.size == 1 ||
-      group.spans_hosts != 0)
+  if (device::capabilities_of(static_cast<device::Kind>(fingerprint.device)).runs_on_host || group.spans_hosts != 0)
     return 0;
   // While some member has not named its device, each may have its own.
   if (share_a_device(world, group.members(), group.size)) return 0;

@@ -28,7 +28,7 @@ struct Wait {
   std::vector<int> awaited;  // world ranks
   // True: the wait ends only after all awaited ranks have acted. False: any one of them can end it.
   bool needs_all() const {
-    return reason == WaitReason::arrivals || reason == WaitReason::end_of_round || knows_leavers();
+    return reason == WaitReason::arrivals || knows_leavers();
   }
   // A wait for a slot whose members are all on this host: awaited are those that have not left it.
   bool knows_leavers() const { return reason == WaitReason::slot && group->spans_hosts == 0; }
@@ -169,7 +169,7 @@ class WaitGraph {
     for (const WaitEntry& entry : world_.rank(r).wait_entries) {
       Wait wait;
       wait.offset = entry.group.load();
-      if (wait.offset == 0 || wait.offset == being_written) continue;
+      if (wait.offset == 0) continue;
       wait.sequence = entry.sequence.load();
       wait.round = entry.round.load();
       wait.target = entry.target.load();

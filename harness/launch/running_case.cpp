@@ -181,7 +181,7 @@ void blame_culprits(RunningCase& test_case) {
     verdict::RankOutcome& blamed = test_case.outcomes[static_cast<std::size_t>(culprit.rank)];
     if (blamed.status == verdict::RankStatus::hung)
       blamed.detail = str(culprit.text, blamed.detail.empty() ? "" : "; ", blamed.detail);
-    for (int rank : culprit.by) {
+    for (int rank : culprit.behind) {
       verdict::RankOutcome& waiting = test_case.outcomes[static_cast<std::size_t>(rank)];
       waiting.bystander = waiting.status == verdict::RankStatus::hung;
     }
