@@ -14,11 +14,6 @@ constexpr std::size_t inline_bytes = 4096;
 constexpr int max_sums_in_memory = 4;
 constexpr std::size_t max_partials_in_memory = 8;
 
-// Members of the other operations have an output as large as the range, which counts instead.
-bool counts_inputs(Operation kind) {
-  return kind != Operation::all_reduce && kind != Operation::all_gather && kind != Operation::broadcast;
-}
-
 std::vector<int> hosts_of(WorldControl& world, const GroupControl& group) {
   std::vector<int> hosts;
   hosts.reserve(static_cast<std::size_t>(group.size));
@@ -75,6 +70,8 @@ void CollectiveCrossing::start() {
     sums_.push_back(std::move(sum));
   }
   sums_left_ = sums_.size();
+  const bool counts_inputs =
+      shape_.kind != Operation::broadcast;  // whose root has no output, and counts in store_copies()
   const std::vector<Crossing> crossings = crossings_from(shape_, host_);
   if (shape_.is_sum()) {
     to_send_.assign(crossings.begin(), crossings.end());
@@ -83,7 +80,7 @@ void CollectiveCrossing::start() {
   }
   for (const Crossing& each : crossings) {
     send(each.to_host, -1, each.piece, entry(each.from).input + bytes(source_of(shape_, each.piece.begin).at));
-    if (counts_inputs(shape_.kind)) count(each.from, static_cast<std::int64_t>(bytes(each.piece.n)), 0);
+    if (counts_inputs) count(each.from, static_cast<std::int64_t>(bytes(each.piece.n)), 0);
   }
   // Copies within this host.
   const std::int64_t num_shards = shape_.shard == 0 ? 0 : shape_.total() / shape_.shard;
@@ -92,7 +89,7 @@ void CollectiveCrossing::start() {
     const Place from = source_of(shape_, piece.begin);
     if (shape_.host_of[static_cast<std::size_t>(from.member)] != host_) continue;
     store_copies(piece, entry(from.member).input + bytes(from.at), false);
-    if (counts_inputs(shape_.kind) && !destinations_on(shape_, host_, piece.begin).empty())
+    if (counts_inputs && !destinations_on(shape_, host_, piece.begin).empty())
       count(from.member, static_cast<std::int64_t>(bytes(piece.n)), 0);
   }
 }
@@ -111,9 +108,8 @@ bool CollectiveCrossing::send_summands() {
       const std::byte* const data = partial.data();
       send(each.to_host, each.from, each.piece, data, std::move(partial));
     }
-    if (counts_inputs(shape_.kind))
-      for (int member = each.from; member < end; ++member)
-        count(member, static_cast<std::int64_t>(bytes(each.piece.n)), 0);
+    for (int member = each.from; member < end; ++member)
+      count(member, static_cast<std::int64_t>(bytes(each.piece.n)), 0);
     changed = true;
   }
   return changed;

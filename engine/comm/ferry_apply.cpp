@@ -49,7 +49,7 @@ void Ferry::State::apply(FerryPost::Received& received) {
     case FerryKind::staged_piece: {
       const auto body = body_of<PieceBody>(rest, from);
       group_of(body.group, from);
-      if (!pending_pieces.empty() || !apply_piece(body, rest)) pending_pieces.push_back({body, std::string(rest)});
+      if (!apply_piece(body, rest)) pending_pieces.push_back({body, std::string(rest)});
       return;
     }
     case FerryKind::end_of_round: {

@@ -128,7 +128,6 @@ bool SocketLink::begin_body(int from) {
   peer.in_body = true;
   peer.body_at = 0;
   if (head.kind == Kind::message) {
-    peer.message = {};
     peer.message.from = from;
     peer.message.bytes.resize(head.bytes);
     peer.message.data_bytes = head.data_bytes;
