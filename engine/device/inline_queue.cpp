@@ -23,11 +23,6 @@ void InlineQueue::await(std::uint64_t number) {
   }
 }
 
-bool InlineQueue::poll(std::uint64_t number) {
-  await(number);
-  return true;
-}
-
 void InlineQueue::clear_failure() {
   while (!halves_.empty()) {
     try {

@@ -134,11 +134,6 @@ void ScheduledQueue::await(std::uint64_t number) {
   if (completed_ < number) throw Error(str("stream ", name_, " ended before it ran the awaited launch"));
 }
 
-bool ScheduledQueue::poll(std::uint64_t number) {
-  if (schedule::Actor* me = schedule::self(); me != nullptr && completed_ < number) me->poll();
-  return completed_ >= number;
-}
-
 void ScheduledQueue::clear_failure() {
   await_completed(issued_);
   error_ = nullptr;

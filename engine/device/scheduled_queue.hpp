@@ -27,7 +27,6 @@ class ScheduledQueue final : public Queue {
   void issue_wait(const std::shared_ptr<Queue>& other, std::uint64_t number) override;
   std::uint64_t last_number() const override { return issued_; }
   void await(std::uint64_t number) override;
-  bool poll(std::uint64_t number) override;
   void clear_failure() override;
   void stop() override { stop_ = true; }
   void join() override;

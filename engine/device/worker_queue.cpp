@@ -41,11 +41,11 @@ void WorkerQueue::push(Item item, bool may_block) {
   if (error_) std::rethrow_exception(error_);
   items_.push_back(std::move(item));
   ++issued_;
-  if (may_block) wake_worker(issued_, lock);
+  if (may_block) wake_worker(lock);
 }
 
-void WorkerQueue::wake_worker(std::uint64_t number, std::unique_lock<std::mutex>& lock) {
-  worker_target_ = std::max(worker_target_, number);
+void WorkerQueue::wake_worker(std::unique_lock<std::mutex>& lock) {
+  worker_target_ = issued_;
   if (!worker_.joinable()) {
     activity_.add();
     try {
@@ -159,13 +159,6 @@ void WorkerQueue::await(std::uint64_t number) {
   if (error_ && failed_at_ <= number) std::rethrow_exception(error_);
   // Only at the end of the rank. The caller must not continue as if the item had run.
   if (completed_ < number) throw Error(str("stream ", name_, " ended before it ran the awaited launch"));
-}
-
-bool WorkerQueue::poll(std::uint64_t number) {
-  if (has_completed(number)) return true;
-  std::unique_lock lock(mutex_);
-  wake_worker(number, lock);
-  return false;
 }
 
 bool WorkerQueue::has_succeeded(std::uint64_t number) {

@@ -237,17 +237,6 @@ void CudaQueue::await(std::uint64_t number) {
   reached(mark->number, lock);
 }
 
-bool CudaQueue::poll(std::uint64_t number) {
-  std::unique_lock lock(mutex_);
-  if (enqueued_ < number) return false;
-  if (error_ && failed_at_ <= number) return true;
-  const std::shared_ptr<Mark> mark = mark_after(number, lock);
-  if (mark == nullptr) return true;
-  if (!calls_.event_done(mark->event)) return false;
-  reached(mark->number, lock);
-  return true;
-}
-
 // ---- the end
 
 void CudaQueue::clear_failure() {

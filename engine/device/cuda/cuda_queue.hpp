@@ -40,7 +40,6 @@ class CudaQueue final : public Queue {
   std::uint64_t last_number() const override { return issued_; }
   void mark() override;
   void await(std::uint64_t number) override;
-  bool poll(std::uint64_t number) override;
   void clear_failure() override;
   void stop() override;
   void join() override;
