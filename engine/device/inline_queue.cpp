@@ -34,8 +34,7 @@ void InlineQueue::clear_failure() {
 }
 
 void InlineQueue::drop_items() {
-  std::deque<Half> halves = std::move(halves_);
-  halves_.clear();
+  const std::deque<Half> halves = std::exchange(halves_, {});
   has_deferred_ = false;
 }
 

@@ -55,8 +55,8 @@ class ScheduledQueue final : public Queue {
   std::uint64_t issued_ = 0;
   std::uint64_t completed_ = 0;
   bool stop_ = false;
-  std::exception_ptr error_;  // items after failed_at_ are dropped
-  std::uint64_t failed_at_ = 0;
+  std::exception_ptr error_;     // items after failed_at_ are dropped
+  std::uint64_t failed_at_ = 0;  // where error_ is set
   schedule::Actor* actor_ = nullptr;
   std::thread thread_;
 };

@@ -29,7 +29,7 @@ void WorkerQueue::issue_in_halves(const Body& start, Body finish, Pointers point
 void WorkerQueue::issue_wait(const std::shared_ptr<Queue>& other, std::uint64_t number) {
   auto* const worker = dynamic_cast<WorkerQueue*>(other.get());
   if (worker == nullptr) return other->await(number);  // its items run on the host alone
-  if (number == 0 || worker->has_succeeded(number)) return;
+  if (worker->has_succeeded(number)) return;
   Item item;
   item.awaited = other;
   item.number_awaited = number;
@@ -171,7 +171,6 @@ void WorkerQueue::clear_failure() {
   std::unique_lock lock(mutex_);
   await_completed(issued_, lock);
   error_ = nullptr;
-  failed_at_ = 0;
 }
 
 void WorkerQueue::stop() {
@@ -186,9 +185,6 @@ void WorkerQueue::join() {
 }
 
 // Bodies may own blocks, so destroying a body may free one.
-void WorkerQueue::drop_items() {
-  std::deque<Item> items = std::move(items_);
-  items_.clear();
-}
+void WorkerQueue::drop_items() { const std::deque<Item> items = std::exchange(items_, {}); }
 
 }  // namespace lockstep::device

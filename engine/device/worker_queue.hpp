@@ -66,7 +66,7 @@ class WorkerQueue final : public Queue {
   bool stop_ = false;
   // Items after failed_at_ are dropped. Both are written under the lock, before completed_, by the running thread.
   std::exception_ptr error_;
-  std::uint64_t failed_at_ = 0;
+  std::uint64_t failed_at_ = 0;  // where error_ is set
   std::thread worker_;
 };
 

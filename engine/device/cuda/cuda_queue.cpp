@@ -244,7 +244,6 @@ void CudaQueue::clear_failure() {
   while (enqueued_ < issued_ && !stop_) progress_.wait(lock, activity_);
   if (!error_) return;
   error_ = nullptr;
-  failed_at_ = 0;
   lock.unlock();
   calls_.synchronize_stream(stream_);
   lock.lock();
@@ -277,9 +276,6 @@ void CudaQueue::join() {
 }
 
 // Bodies may own blocks, so destroying a body may free one.
-void CudaQueue::drop_items() {
-  std::deque<Item> items = std::move(items_);
-  items_.clear();
-}
+void CudaQueue::drop_items() { const std::deque<Item> items = std::exchange(items_, {}); }
 
 }  // namespace lockstep::device::cuda

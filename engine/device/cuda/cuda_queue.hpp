@@ -91,8 +91,8 @@ class CudaQueue final : public Queue {
   std::deque<std::shared_ptr<Mark>> marks_;  // in order of their numbers; the stream has reached none for certain
   std::uint64_t reached_ = 0;                // the stream has run the items up to this one
   bool stop_ = false;
-  std::exception_ptr error_;  // items after failed_at_ are dropped
-  std::uint64_t failed_at_ = 0;
+  std::exception_ptr error_;     // items after failed_at_ are dropped
+  std::uint64_t failed_at_ = 0;  // where error_ is set
   std::thread worker_;
 };
 
