@@ -130,8 +130,6 @@ struct MemoryStats {
   std::array<std::int64_t, num_purposes> peak{};
   std::int64_t current_total = 0;
   std::int64_t peak_total = 0;
-  std::int64_t current_pinned = 0;  // of current_total
-  std::int64_t peak_pinned = 0;
   std::int64_t num_allocations = 0;  // number of calls of allocate and allocate_pinned
   std::int64_t num_pool_misses = 0;  // number of these for which a pool had to grow; 0 in a steady training step
 };

@@ -23,11 +23,6 @@ void InlineQueue::await(std::uint64_t number) {
   }
 }
 
-bool InlineQueue::poll(std::uint64_t number) {
-  await(number);
-  return true;
-}
-
 void InlineQueue::clear_failure() {
   while (!halves_.empty()) {
     try {
@@ -39,8 +34,7 @@ void InlineQueue::clear_failure() {
 }
 
 void InlineQueue::drop_items() {
-  std::deque<Half> halves = std::move(halves_);
-  halves_.clear();
+  const std::deque<Half> halves = std::exchange(halves_, {});
   has_deferred_ = false;
 }
 

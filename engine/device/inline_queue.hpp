@@ -17,7 +17,6 @@ class InlineQueue final : public Queue {
   void issue_wait(const std::shared_ptr<Queue>& other, std::uint64_t number) override { other->await(number); }
   std::uint64_t last_number() const override { return last_; }
   void await(std::uint64_t number) override;
-  bool poll(std::uint64_t number) override;
   void clear_failure() override;
   void drop_items() override;
   void flush() override { await(last_); }

@@ -129,8 +129,6 @@ void Runtime::release(Memory* memory) {
     if (poisons_freed_) [[unlikely]]
       poison_freed(*memory);
     memory->pool_->release(memory->block_);
-    memory->block_ = nullptr;
-    memory->data_ = nullptr;
   }
   if (memory->shadow_) memory->shadow_->clear();
   if (memory->counts_) {
@@ -149,9 +147,7 @@ void Runtime::count(const Memory& memory, std::int64_t bytes) {
   const auto i = static_cast<std::size_t>(memory.purpose_);
   stats.current[i] += bytes;
   stats.current_total += bytes;
-  if (memory.pinned()) stats.current_pinned += bytes;
   if (bytes <= 0) return;
-  stats.peak_pinned = std::max(stats.peak_pinned, stats.current_pinned);
   ++allocations[i];
   stats.peak[i] = std::max(stats.peak[i], stats.current[i]);
   stats.peak_total = std::max(stats.peak_total, stats.current_total);

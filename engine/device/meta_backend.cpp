@@ -14,7 +14,6 @@ class DroppingQueue final : public Queue {
   void issue_wait(const std::shared_ptr<Queue>&, std::uint64_t) override {}
   std::uint64_t last_number() const override { return 0; }
   void await(std::uint64_t) override {}
-  bool poll(std::uint64_t) override { return true; }
   void clear_failure() override {}
   void drop_items() override {}
 };

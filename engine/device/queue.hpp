@@ -43,7 +43,7 @@ class Queue {
   // queue may leave it to issue().
   virtual bool run_if_idle(Call, const void*, const Pointers&) { return false; }
   // An item in two halves. A queue that runs inline runs the first half now, and the second one before its next item
-  // or when the item is awaited or polled.
+  // or when the item is awaited.
   virtual void issue_in_halves(const Body& start, Body finish, Pointers pointers) = 0;
   // Items issued from now on run after item `number` of the other queue.
   virtual void issue_wait(const std::shared_ptr<Queue>& other, std::uint64_t number) = 0;
@@ -54,8 +54,6 @@ class Queue {
   // ---- any thread, but the host alone for queues that run inline
   // Returns when item `number` has run. Rethrows a failure of an item up to it.
   virtual void await(std::uint64_t number) = 0;
-  // Whether item `number` has run. If not, it will run without a thread that waits for it.
-  virtual bool poll(std::uint64_t number) = 0;
 
   // ---- host: the end
   virtual void clear_failure() = 0;  // runs or drops the items so far, then forgets their failure

@@ -30,7 +30,6 @@ Runtime::~Runtime() {
   for (Memory* memory = live_; memory != nullptr; memory = memory->next_) {
     memory->runtime_ = nullptr;
     memory->data_ = nullptr;
-    memory->block_ = nullptr;
   }
   while (spare_ != nullptr) delete std::exchange(spare_, spare_->next_);
   for_each_stream([](StreamState& state) { state.runtime = nullptr; });

@@ -134,15 +134,9 @@ void ScheduledQueue::await(std::uint64_t number) {
   if (completed_ < number) throw Error(str("stream ", name_, " ended before it ran the awaited launch"));
 }
 
-bool ScheduledQueue::poll(std::uint64_t number) {
-  if (schedule::Actor* me = schedule::self(); me != nullptr && completed_ < number) me->poll();
-  return completed_ >= number;
-}
-
 void ScheduledQueue::clear_failure() {
   await_completed(issued_);
   error_ = nullptr;
-  failed_at_ = 0;
 }
 
 void ScheduledQueue::join() {
@@ -152,9 +146,6 @@ void ScheduledQueue::join() {
 }
 
 // Bodies may own blocks, so destroying a body may free one.
-void ScheduledQueue::drop_items() {
-  std::deque<Item> items = std::move(items_);
-  items_.clear();
-}
+void ScheduledQueue::drop_items() { const std::deque<Item> items = std::exchange(items_, {}); }
 
 }  // namespace lockstep::device

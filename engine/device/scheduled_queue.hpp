@@ -27,7 +27,6 @@ class ScheduledQueue final : public Queue {
   void issue_wait(const std::shared_ptr<Queue>& other, std::uint64_t number) override;
   std::uint64_t last_number() const override { return issued_; }
   void await(std::uint64_t number) override;
-  bool poll(std::uint64_t number) override;
   void clear_failure() override;
   void stop() override { stop_ = true; }
   void join() override;
@@ -56,8 +55,8 @@ class ScheduledQueue final : public Queue {
   std::uint64_t issued_ = 0;
   std::uint64_t completed_ = 0;
   bool stop_ = false;
-  std::exception_ptr error_;  // items after failed_at_ are dropped
-  std::uint64_t failed_at_ = 0;
+  std::exception_ptr error_;     // items after failed_at_ are dropped
+  std::uint64_t failed_at_ = 0;  // where error_ is set
   schedule::Actor* actor_ = nullptr;
   std::thread thread_;
 };

@@ -49,8 +49,6 @@ void Stream::synchronize() {
 
 // ---- events
 
-bool Event::done() const { return !defined() || state_->stream->queue->poll(state_->number); }
-
 void Event::synchronize() const {
   if (!defined()) return;
   state_->stream->queue->await(state_->number);

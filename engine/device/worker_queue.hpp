@@ -1,5 +1,5 @@
 // The queue of a device that runs beside the host: a list of items and one worker thread. The first thread that waits
-// for an item runs it, one item at a time. The worker is woken for items that may block and for items that are polled.
+// for an item runs it, one item at a time. The worker is woken for items that may block.
 // Internal to engine/device.
 #pragma once
 
@@ -27,7 +27,6 @@ class WorkerQueue final : public Queue {
   void issue_wait(const std::shared_ptr<Queue>& other, std::uint64_t number) override;
   std::uint64_t last_number() const override { return issued_; }
   void await(std::uint64_t number) override;
-  bool poll(std::uint64_t number) override;
   void clear_failure() override;
   void stop() override;
   void join() override;
@@ -45,8 +44,8 @@ class WorkerQueue final : public Queue {
   bool has_completed(std::uint64_t number) const { return completed_.load(std::memory_order_acquire) >= number; }
   bool has_succeeded(std::uint64_t number);  // completed, and no item has failed
   void run_worker();
-  // Makes the worker run the items up to `number`. May release the lock.
-  void wake_worker(std::uint64_t number, std::unique_lock<std::mutex>& lock);
+  // Makes the worker run the items so far. May release the lock.
+  void wake_worker(std::unique_lock<std::mutex>& lock);
   // Runs the front item while no other thread runs one.
   void run_next(std::unique_lock<std::mutex>& lock);
   // Returns when item `number` has completed or the queue ends.
@@ -67,7 +66,7 @@ class WorkerQueue final : public Queue {
   bool stop_ = false;
   // Items after failed_at_ are dropped. Both are written under the lock, before completed_, by the running thread.
   std::exception_ptr error_;
-  std::uint64_t failed_at_ = 0;
+  std::uint64_t failed_at_ = 0;  // where error_ is set
   std::thread worker_;
 };
 

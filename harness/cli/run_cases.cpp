@@ -198,7 +198,7 @@ class Runner {
       one.row.status = verdict::Status::MISSING;
       one.row.reason = interruption();
     } else {
-      one.row = verdict::judge(std::move(one.row), run::expectation_of(one.spec), one.stages);
+      one.row = verdict::judge(std::move(one.row), run::expectation_of(one.spec), one.stages, explanation_of(one));
     }
     if (!machine_error.empty() && !interrupted()) {
       stop_for(ResourceError(machine_error));
@@ -218,6 +218,12 @@ class Runner {
     keep_evidence(one);
     keep_files(one, finished.ticket);
     finish_ticket(finished.ticket);
+  }
+
+  // What the flight recorder says about the case; empty unless the scenario states it.
+  static std::string explanation_of(const Running& one) {
+    const std::optional<scenario::ExpectedFailure>& expected = one.test_case->expect_failure;
+    return expected && !expected->flight_recorder.empty() ? comm::explain(one.stories) : std::string();
   }
 
   // The row of a case under schedules. A schedule that fails is written to a file, which `repro` names.

@@ -160,6 +160,7 @@ struct Rule {  // an item of skip or expect_failure
   std::string verdict = "FAIL";                  // one of failing_verdicts()
   std::optional<int> rank;                       // of the failure
   std::optional<std::vector<std::string>> also;  // the other failures, in order
+  std::string flight_recorder;                   // of its explanation (`*` matches any text); empty: any
 };
 
 struct EvidenceItem {  // of `evidence`

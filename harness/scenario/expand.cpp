@@ -179,8 +179,8 @@ class Expander {
       one.skip = device_.skip;
     }
     if (const Rule* rule = first_of(scenario_->expect_failure, bindings)) {
-      one.expect_failure =
-          ExpectedFailure{rule->reason, rule->line, rule->message, rule->verdict, rule->rank, rule->also};
+      one.expect_failure = ExpectedFailure{rule->reason, rule->line, rule->message,        rule->verdict,
+                                           rule->rank,   rule->also, rule->flight_recorder};
     }
     for (const EvidenceItem& item : scenario_->evidence) {
       const Literal value = evaluate_constant(*item.value, bindings, scenario_->file);

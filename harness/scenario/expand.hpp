@@ -44,6 +44,7 @@ struct ExpectedFailure {
   std::string verdict = "FAIL";
   std::optional<int> rank{};
   std::optional<std::vector<std::string>> also{};
+  std::string flight_recorder{};  // empty: anything
 };
 
 struct StageLaunch {

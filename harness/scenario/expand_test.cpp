@@ -99,13 +99,15 @@ TEST(Expand, EvaluatesExpectedFailuresAndEvidence) {
   const auto scenario =
       parsed(scenario_of(step,
                          "matrix: {n: [3]}\nevidence: {comparisons: 2 * n, rtol: 0.5}\nexpect_failure:\n"
-                         "  - {when: n == 3, reason: r, verdict: HANG, rank: 1, also: ['rank 0: a*', 'rank 2: b']}\n"));
+                         "  - {when: n == 3, reason: r, verdict: HANG, rank: 1, also: ['rank 0: a*', 'rank 2: b'],\n"
+                         "     flight_recorder: waits}\n"));
   const Case one = expand(scenario, {}).at(0);
   EXPECT_THAT(one.evidence, ElementsAre(std::pair("comparisons", 6.0), std::pair("rtol", 0.5)));
   ASSERT_TRUE(one.expect_failure);
   EXPECT_EQ(one.expect_failure->verdict, "HANG");
   EXPECT_EQ(one.expect_failure->rank, 1);
   EXPECT_THAT(one.expect_failure->also.value(), ElementsAre("rank 0: a*", "rank 2: b"));
+  EXPECT_EQ(one.expect_failure->flight_recorder, "waits");
   const auto text = parsed(scenario_of(step, "matrix: {n: ['a']}\nevidence: {elements: n}\n"));
   EXPECT_THAT(error_of([&] { expand(text, {}); }), HasSubstr("`elements` must be a number"));
 }

@@ -215,7 +215,7 @@ class ScenarioReader {
     if (!reader_.require_map(item, str("an item of `", what, "`"))) return std::nullopt;
     const bool failure = what == "expect_failure";
     std::vector<std::string> known = {"when", "reason"};
-    if (failure) known.insert(known.end(), {"verdict", "line", "rank", "message", "also"});
+    if (failure) known.insert(known.end(), {"verdict", "line", "rank", "message", "also", "flight_recorder"});
     reader_.check_keys(item, known, str("`", what, "`"));
     const YamlNode* when = Reader::find(item, "when");
     const YamlNode* reason = Reader::find(item, "reason");
@@ -247,13 +247,18 @@ class ScenarioReader {
         reader_.error(verdict->place, str("`verdict` must be one of ", joined(failing_verdicts())));
     }
     if (const YamlNode* also = Reader::find(item, "also")) rule.also = read_others(*also);
-    if (const YamlNode* message = Reader::find(item, "message")) {
-      rule.message = reader_.text(*message, "`message`").value_or("");
-      if (!rule.message.empty() && rule.message.find_first_not_of('*') == std::string::npos) {
-        reader_.error(message->place,
-                      "`message` matches every failure; give a text that the failure must contain, or omit it");
-      }
-    }
+    rule.message = read_pattern(item, "message");
+    rule.flight_recorder = read_pattern(item, "flight_recorder");
+  }
+
+  std::string read_pattern(const YamlNode& item, const char* key) {
+    const YamlNode* node = Reader::find(item, key);
+    if (node == nullptr) return "";
+    std::string pattern = reader_.text(*node, str("`", key, "`")).value_or("");
+    if (!pattern.empty() && pattern.find_first_not_of('*') == std::string::npos)
+      reader_.error(node->place,
+                    str("`", key, "` matches every failure; give a text that the failure must contain, or omit it"));
+    return pattern;
   }
 
   std::vector<std::string> read_others(const YamlNode& node) {

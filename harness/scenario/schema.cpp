@@ -178,7 +178,7 @@ Json rules_schema(bool failure) {
   Json properties = {{"when", ref("condition")}, {"reason", {{"type", "string"}}}};
   if (failure) {
     properties["line"] = {{"type", "integer"}};
-    properties["message"] = {{"type", "string"}, {"pattern", "[^*]"}};
+    for (const char* key : {"message", "flight_recorder"}) properties[key] = {{"type", "string"}, {"pattern", "[^*]"}};
     properties["verdict"] = {{"enum", failing_verdicts()}};
     properties["rank"] = {{"type", "integer"}};
     properties["also"] = {{"type", "array"}, {"items", {{"type", "string"}, {"pattern", "[^*]"}}}};

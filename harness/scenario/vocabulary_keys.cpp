@@ -27,9 +27,8 @@ const std::vector<KeySpec>& scenario_keys() {
       {"expect_failure", false,
        "a list of the same form: cases that must fail (verdict XFAIL; XPASS if the case passes). With `line`, `rank` "
        "and `message`, a failure on another line or rank or with another message is still a FAIL. `also` lists the "
-       "other failures in order, as `rank 1: text`. `verdict` is FAIL unless it names another one: HANG, CRASH, "
-       "INVALID "
-       "or UNSUPPORTED"},
+       "other failures in order, as `rank 1: text`, and `flight_recorder` is a part of what `lockstep explain-hang` "
+       "says about the case. `verdict` is FAIL unless it names another one: HANG, CRASH, INVALID or UNSUPPORTED"},
       {"evidence", false,
        "`{comparisons: 2 * world_size, trivial: 0}`: the evidence that the case must gather to pass, of all ranks "
        "together. Its keys are those of the results (harness/README.md), and `rtol`, `atol` and `of_largest` of the "

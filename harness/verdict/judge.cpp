@@ -202,9 +202,13 @@ Status status_of(const std::vector<Cause>& causes) {
 }
 
 // Turns an expected failure into XFAIL.
-void hold_against(const std::optional<ExpectedFailure>& expected, CaseResult& row) {
+void hold_against(const std::optional<ExpectedFailure>& expected, CaseResult& row, const std::string& explanation) {
   if (!expected) return;
-  if (row.status == expected->verdict && is_expected(*row.failure, *expected)) {
+  const bool explained = !expected->flight_recorder || message_matches(explanation, *expected->flight_recorder);
+  if (row.status == expected->verdict && is_expected(*row.failure, *expected) && !explained) {
+    row.failure->message += str("\n  the flight recorder was expected to say '", *expected->flight_recorder,
+                                "', but it says: ", explanation);
+  } else if (row.status == expected->verdict && is_expected(*row.failure, *expected)) {
     row.status = Status::XFAIL;
     row.reason = expected->reason;
   } else if (row.status == Status::FAIL || row.status == expected->verdict) {
@@ -212,10 +216,11 @@ void hold_against(const std::optional<ExpectedFailure>& expected, CaseResult& ro
   }
 }
 
-void judge_failure(CaseResult& row, const Expectation& expectation, const std::vector<Cause>& causes) {
+void judge_failure(CaseResult& row, const Expectation& expectation, const std::vector<Cause>& causes,
+                   const std::string& explanation) {
   row.failure = first_with_others(causes);
   row.status = status_of(causes);
-  hold_against(expectation.failure, row);
+  hold_against(expectation.failure, row, explanation);
   if (row.status != Status::UNSUPPORTED) return;
   row.reason = row.failure->message;
   row.failure.reset();
@@ -253,7 +258,7 @@ void judge_success(CaseResult& row, const Expectation& expectation, const std::v
   } else {
     row.status = Status::PASS;
   }
-  if (row.status == Status::INVALID) hold_against(expectation.failure, row);
+  if (row.status == Status::INVALID) hold_against(expectation.failure, row, "");
 }
 
 }  // namespace
@@ -263,7 +268,8 @@ std::string_view name_of(RankStatus status) {
   return rank_status_names[static_cast<int>(status)];
 }
 
-CaseResult judge(CaseResult blank, const Expectation& expectation, const std::vector<StageOutcomes>& stages) {
+CaseResult judge(CaseResult blank, const Expectation& expectation, const std::vector<StageOutcomes>& stages,
+                 const std::string& explanation) {
   CaseResult row = std::move(blank);
   const bool any_rank =
       std::any_of(stages.begin(), stages.end(), [](const auto& stage) { return !stage.ranks.empty(); });
@@ -276,7 +282,7 @@ CaseResult judge(CaseResult blank, const Expectation& expectation, const std::ve
   if (causes.empty()) {
     judge_success(row, expectation, stages);
   } else {
-    judge_failure(row, expectation, causes);
+    judge_failure(row, expectation, causes, explanation);
   }
   if (row.status != Status::UNSUPPORTED) row.plan_verdict = merge_plan_verdicts(stages);
   row.planning = merge_planning(stages);

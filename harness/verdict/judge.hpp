@@ -87,6 +87,7 @@ struct ExpectedFailure {
   Status verdict = Status::FAIL;                   // or HANG, CRASH, INVALID, UNSUPPORTED
   std::optional<int> rank{};                       // of the first failure
   std::optional<std::vector<std::string>> also{};  // patterns of the lines of `also`, in order
+  std::optional<std::string> flight_recorder{};    // pattern of its explanation
 };
 
 // A count or measure of the evidence, by its name in the results file; those of `loosest` without a prefix.
@@ -108,8 +109,9 @@ struct StageOutcomes {
 };
 
 // `blank` with status, reason, evidence, collectives, memory, records and failure filled in; its `seconds` are kept.
-// It is MISSING if no rank left a result.
-CaseResult judge(CaseResult blank, const Expectation& expectation, const std::vector<StageOutcomes>& stages);
+// It is MISSING if no rank left a result. `explanation`: that of the flight recorder, for the expected failure.
+CaseResult judge(CaseResult blank, const Expectation& expectation, const std::vector<StageOutcomes>& stages,
+                 const std::string& explanation = "");
 
 // The differences from the expected evidence: "comparisons is 3, expected 4"; empty: none.
 std::string evidence_problem(const Evidence& evidence, const std::vector<ExpectedEvidence>& expected);

@@ -389,6 +389,20 @@ TEST(Judge, HoldsRankAndOtherFailuresAgainstTheExpectedOnes) {
   EXPECT_EQ(status({}, {{"rank 0: b", "rank 2"}}), Status::FAIL);
 }
 
+TEST(Judge, HoldsTheExplanationOfTheFlightRecorderAgainstTheExpectedOne) {
+  Expectation expectation = expecting_failure();
+  expectation.failure->verdict = Status::HANG;
+  expectation.failure->flight_recorder = "Rank 1*in barrier";
+  const auto judged = [&](const std::string& explanation) {
+    return judge({}, expectation, {{"", {ended(0, RankStatus::hung, 5)}}}, explanation);
+  };
+  EXPECT_EQ(judged("Rank 1 waits in barrier for rank 0.\n").status, Status::XFAIL);
+  const CaseResult other = judged("Rank 0 died.\n");
+  EXPECT_EQ(other.status, Status::HANG);
+  EXPECT_THAT(other.failure->message, testing::HasSubstr("the flight recorder was expected to say 'Rank 1*in barrier', "
+                                                         "but it says: Rank 0 died."));
+}
+
 TEST(Judge, FailsWithOtherEvidenceThanTheScenarioStates) {
   Expectation expectation = check_at(9);
   expectation.evidence = {{"comparisons", 2}, {"elements", 8}, {"rtol", 0}};

@@ -237,17 +237,6 @@ void CudaQueue::await(std::uint64_t number) {
   reached(mark->number, lock);
 }
 
-bool CudaQueue::poll(std::uint64_t number) {
-  std::unique_lock lock(mutex_);
-  if (enqueued_ < number) return false;
-  if (error_ && failed_at_ <= number) return true;
-  const std::shared_ptr<Mark> mark = mark_after(number, lock);
-  if (mark == nullptr) return true;
-  if (!calls_.event_done(mark->event)) return false;
-  reached(mark->number, lock);
-  return true;
-}
-
 // ---- the end
 
 void CudaQueue::clear_failure() {
@@ -255,7 +244,6 @@ void CudaQueue::clear_failure() {
   while (enqueued_ < issued_ && !stop_) progress_.wait(lock, activity_);
   if (!error_) return;
   error_ = nullptr;
-  failed_at_ = 0;
   lock.unlock();
   calls_.synchronize_stream(stream_);
   lock.lock();
@@ -288,9 +276,6 @@ void CudaQueue::join() {
 }
 
 // Bodies may own blocks, so destroying a body may free one.
-void CudaQueue::drop_items() {
-  std::deque<Item> items = std::move(items_);
-  items_.clear();
-}
+void CudaQueue::drop_items() { const std::deque<Item> items = std::exchange(items_, {}); }
 
 }  // namespace lockstep::device::cuda

@@ -40,7 +40,6 @@ class CudaQueue final : public Queue {
   std::uint64_t last_number() const override { return issued_; }
   void mark() override;
   void await(std::uint64_t number) override;
-  bool poll(std::uint64_t number) override;
   void clear_failure() override;
   void stop() override;
   void join() override;
@@ -92,8 +91,8 @@ class CudaQueue final : public Queue {
   std::deque<std::shared_ptr<Mark>> marks_;  // in order of their numbers; the stream has reached none for certain
   std::uint64_t reached_ = 0;                // the stream has run the items up to this one
   bool stop_ = false;
-  std::exception_ptr error_;  // items after failed_at_ are dropped
-  std::uint64_t failed_at_ = 0;
+  std::exception_ptr error_;     // items after failed_at_ are dropped
+  std::uint64_t failed_at_ = 0;  // where error_ is set
   std::thread worker_;
 };
 

@@ -175,6 +175,8 @@ verdict::Expectation expectation_of(const CaseSpec& spec) {
     failure.verdict = verdict::status_from_name(test_case.expect_failure->verdict);
     failure.rank = test_case.expect_failure->rank;
     failure.also = test_case.expect_failure->also;
+    if (!test_case.expect_failure->flight_recorder.empty())
+      failure.flight_recorder = test_case.expect_failure->flight_recorder;
     expectation.failure = std::move(failure);
   }
   for (const auto& [name, value] : test_case.evidence) expectation.evidence.push_back({name, value});

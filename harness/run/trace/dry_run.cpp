@@ -90,6 +90,7 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
     case Verb::record:
     case Verb::delay:
     case Verb::exit:
+    case Verb::touch:
     case Verb::expect:
     case Verb::expect_equal:
     case Verb::expect_different:

@@ -1,9 +1,11 @@
-// repeat, for_each, if, choose, use; and the faults delay and exit.
+// repeat, for_each, if, choose, use; and the faults delay, exit and touch.
 #include <chrono>
 #include <thread>
 
 #include "engine/comm/process_group.hpp"
 #include "engine/core/schedule.hpp"
+#include "engine/device/protection.hpp"
+#include "engine/mesh/sharded.hpp"
 #include "harness/launch/launcher.hpp"
 #include "harness/run/live_run.hpp"
 #include "harness/run/observe/observation.hpp"
@@ -92,13 +94,21 @@ Value delay(StepCall& call) {
   return Value();
 }
 
+namespace {
+
+void require_process(const StepCall& call) {
+  if (call.in.test_case().launch == scenario::Launch::thread)
+    throw Error("a rank that is a thread cannot be killed alone", "use `launch: process` in the scenario");
+}
+
+}  // namespace
+
 Value exit(StepCall& call) {
   const bool early = call.text("how") == "early", expected = call.boolean("expected");
   const double after_ms = call.number("after_ms");
   if (early && after_ms > 0) throw Error("`after_ms` is for `how: kill`", "delay the rank before it ends early");
   if (early && expected) throw EarlyExit();
-  if (call.in.test_case().launch == scenario::Launch::thread)
-    throw Error("a rank that is a thread cannot be killed alone", "use `launch: process` in the scenario");
+  require_process(call);
   if (early) launch::end_rank_by_code(3);
   if (after_ms > 0)
     call.live().end_later_by_kill(after_ms, expected);
@@ -106,6 +116,22 @@ Value exit(StepCall& call) {
     call.live().end_by_kill();
   else
     launch::end_rank_by_signal();
+  return Value();
+}
+
+Value touch(StepCall& call) {
+  require_process(call);
+  const Tensor tensor = local_tensor(call.tensor("tensor"));
+  const device::Device on = tensor.device();
+  if (on.kind == device::Kind::cuda || on.kind == device::Kind::meta)
+    throw Error(str("touch: the host has no view of memory on ", to_text(on)), "use a tensor on cpu or sim");
+  if (on.kind == device::Kind::sim && device::protection() == device::Protection::off)
+    throw UnsupportedError(str("the memory of sim is ", describe(device::Protection::off)));
+  const std::byte* address = nullptr;
+  device::Stream& stream = device::current_stream(on);
+  device::launch(stream, "touch", {read(tensor)}, [&address](const device::Pointers& p) { address = p.at(0); });
+  stream.synchronize();
+  if (address != nullptr) static_cast<void>(*static_cast<const volatile std::byte*>(address + call.integer("byte")));
   return Value();
 }
 
