@@ -26,7 +26,7 @@ void require_leaf(const Tensor& tensor, const char* operation) {
 Tensor empty_grad(const Tensor& leaf, const Tensor& grad) {
   device::PurposeScope purpose(device::Purpose::gradient, &leaf.name());
   Tensor made = empty(grad.sizes(), grad.dtype(), grad.device());
-  if (!leaf.is_contiguous() && leaf.sizes() == grad.sizes()) {
+  if (!leaf.is_contiguous()) {
     Dims order;  // dims from the largest stride to the smallest
     for (int dim = 0; dim < leaf.num_dims(); ++dim) order.push_back(dim);
     std::stable_sort(order.begin(), order.end(), [&leaf](std::int64_t a, std::int64_t b) {
@@ -138,7 +138,7 @@ void set_accumulator(const Tensor& leaf, std::function<void(const Tensor& leaf, 
                      bool accepts_partial) {
   require_leaf(leaf, "set_accumulator");
   GradState& state = make_grad_state(leaf);
-  state.accepts_partial = accumulator != nullptr && accepts_partial;
+  state.accepts_partial = accepts_partial;
   if (accumulator)
     state.accumulator =
         std::make_shared<const std::function<void(const Tensor&, const Tensor&)>>(std::move(accumulator));

@@ -134,7 +134,7 @@ Tensor to_local(const Tensor& a, const LayoutPtr& gradient) {
 
 Tensor redistribute(const Tensor& a, const LayoutPtr& to) {
   const LayoutPtr& from = a.layout();
-  if (from && (from == to || *from == *to)) return a;
+  if (from && *from == *to) return a;
   if (from) require_differentiable(a, *to);
   const auto derivative = [from, to](const Backward& at) -> Gradients {
     const Tensor grad = redistribute_gradient(at.grad(), layout::gradient_layout(from));

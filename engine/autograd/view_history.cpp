@@ -24,9 +24,9 @@ struct Place {
 
 // A new tensor of the sizes and strides of a base. Elements between its own are not initialized.
 Tensor room_like(const Place& base, const TensorInfo& info) {
-  std::int64_t extent = num_elements(base.sizes) == 0 ? 0 : 1;
-  for (int dim = 0; dim < base.sizes.size() && extent > 0; ++dim)
-    extent += bounded_product(base.sizes[dim] - 1, base.strides[dim]);
+  if (num_elements(base.sizes) == 0) return empty(base.sizes, info.dtype, info.device);
+  std::int64_t extent = 1;
+  for (int dim = 0; dim < base.sizes.size(); ++dim) extent += bounded_product(base.sizes[dim] - 1, base.strides[dim]);
   return as_strided(empty({extent}, info.dtype, info.device), base.sizes, base.strides, 0);
 }
 

@@ -144,7 +144,7 @@ Binary selected(const char* operation, const ShardedLayout& a, int dim, const Sh
     if (from.is_replicate()) {
       rule.result.placements.push_back(at.is_shard() ? moved(at, at.dim + first) : at);
       if (at.is_shard()) rule.a_grad.placements[axis] = layout::partial();
-    } else if (from.is_shard() && !from.is_shard(dim) && at.is_replicate()) {
+    } else if (!from.is_shard(dim) && at.is_replicate()) {
       rule.result.placements.push_back(moved(from, to(from.dim)));
     } else if (at.is_replicate()) {
       rule.result.placements.push_back(layout::partial());

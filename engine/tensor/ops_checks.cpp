@@ -103,11 +103,12 @@ std::pair<std::int64_t, std::int64_t> range_of(const Tensor& tensor) {
   return {bounded_product(tensor.offset(), element), bounded_product(last + 1, element)};
 }
 
-bool ranges_overlap(const Tensor& a, const Tensor& b) {
-  if (a.storage() != b.storage() || a.num_elements() == 0 || b.num_elements() == 0) return false;
-  const auto [a_begin, a_end] = range_of(a);
-  const auto [b_begin, b_end] = range_of(b);
-  return a_begin < b_end && b_begin < a_end;
+// `from` broadcasts to `to`, so that both or only `to` may have no elements.
+bool ranges_overlap(const Tensor& from, const Tensor& to) {
+  if (from.storage() != to.storage() || to.num_elements() == 0) return false;
+  const auto [from_begin, from_end] = range_of(from);
+  const auto [to_begin, to_end] = range_of(to);
+  return from_begin < to_end && to_begin < from_end;
 }
 
 bool has_no_gaps(const Tensor& tensor) {

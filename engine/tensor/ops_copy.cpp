@@ -92,7 +92,7 @@ void copy_(const Tensor& to, const Tensor& from) {
     const Tensor source = contiguous(cast(from, to.dtype()));
     if (to.is_contiguous() && source.sizes() == to.sizes()) {
       copy_across(to, source);
-    } else if (!to.is_meta()) {
+    } else {
       const Tensor there = to_device(source, to.device());
       run_kernel("copy_", kernels::copy, to, there.sizes() == to.sizes() ? there : expand(there, to.sizes()));
     }

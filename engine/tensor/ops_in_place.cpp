@@ -38,8 +38,8 @@ using Binary = Tensor (*)(const Tensor&, const Tensor&);
 
 // A value of a wider type: computed in that type, and rounded once. Scalars have the type of the target.
 bool is_wider(const Tensor& to, const Tensor& value) {
-  return value.defined() && to.defined() && value.num_dims() > 0 && is_floating(to.dtype()) &&
-         is_floating(value.dtype()) && promote(to.dtype(), value.dtype()) != to.dtype();
+  return value.num_dims() > 0 && is_floating(to.dtype()) && is_floating(value.dtype()) &&
+         promote(to.dtype(), value.dtype()) != to.dtype();
 }
 
 void update_with(const char* name, BinaryKernel kernel, Binary wide, const Tensor& to, const Tensor& value, Use use) {

@@ -52,9 +52,9 @@ bool are_float32_products_exact() {
 
 void matmul_into(const Tensor& out, const Tensor& a, const Tensor& b) {
   require_product_types("matmul", a, b);
-  LOCKSTEP_CHECK(a.num_dims() >= 2 && a.num_dims() == b.num_dims() && out.num_dims() == a.num_dims(), "matmul into ",
-                 describe(out), ": ", describe(a), " x ", describe(b));
-  if (a.size(-1) != b.size(-2)) refuse_sizes("matmul", a, b, "transpose one of the operands");
+  LOCKSTEP_CHECK(
+      a.num_dims() >= 2 && a.num_dims() == b.num_dims() && out.num_dims() == a.num_dims() && a.size(-1) == b.size(-2),
+      "matmul into ", describe(out), ": ", describe(a), " x ", describe(b));
   if (out.is_meta() || out.num_elements() == 0) return;
   if (product_type(a.dtype()) != a.dtype()) return copy_(out, matmul(a, b));
   run_kernel("matmul", kernels::matmul, out, product_operand(a), product_operand(b));

@@ -174,7 +174,7 @@ Tensor expand(const Tensor& tensor, const Dims& sizes) {
   Dims strides(sizes.size(), 0);
   for (int dim = 0; dim < sizes.size(); ++dim) {
     const std::int64_t size = dim < added ? -2 : tensor.sizes()[dim - added];
-    if (sizes[dim] == -1 && size >= 0) out[dim] = size;
+    if (sizes[dim] == -1) out[dim] = size;
     if (out[dim] < 0) {
       throw Error(str("expand: size ", sizes[dim], " at dim ", dim, " of ", to_text(sizes)),
                   "use -1 only for dims that the tensor has");
