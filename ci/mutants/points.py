@@ -44,7 +44,7 @@ FUNCTIONS = {
 SHIFTED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
 ARITHMETIC = {"+": "-", "-": "+"}
 ORDERED = {"-", "/", "%"}
-COMMUTATIVE_CALLS = {"min", "max", "swap", "str", "gcd", "lcm", "add", "multiply", "eq", "ne", "promote", "element_offset", "checked_add",
+COMMUTATIVE_CALLS = {"min", "max", "swap", "any_sharded", "str", "gcd", "lcm", "add", "multiply", "eq", "ne", "promote", "element_offset", "checked_add",
                      "checked_multiply", "bounded_product"}  # fmt: skip
 TEXT_CALLS = {"str", "Error", "InternalError", "CollectiveError", "UnsupportedError", "ResourceError", "fail_check"}
 TEXT_TYPES = re.compile(r"^(const )?(std::(__cxx11::)?)?(basic_)?string(_view)?\b|^const char \*")

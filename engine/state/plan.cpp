@@ -221,11 +221,7 @@ std::vector<ByteRange> byte_ranges(const Box& chunk, const Box& box, std::size_t
   for (std::int64_t i = 0; i < num_runs; ++i) {
     std::int64_t at = first;
     for (int dim = 0; dim < run_dim; ++dim) at += element_offset(index[dim], strides[dim]);
-    const std::uint64_t begin = bounded_bytes(at, element), length = bounded_bytes(run, element);
-    if (!ranges.empty() && ranges.back().begin + ranges.back().length == begin)
-      ranges.back().length += length;
-    else
-      ranges.push_back({begin, length});
+    ranges.push_back({bounded_bytes(at, element), bounded_bytes(run, element)});
     for (int dim = run_dim - 1; dim >= 0 && ++index[dim] == box.sizes[dim]; --dim) index[dim] = 0;
   }
   return ranges;
