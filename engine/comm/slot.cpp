@@ -30,11 +30,10 @@ void open(WorldControl& world, GroupControl& group, Slot& slot) {
   const auto device = static_cast<device::Kind>(entries[0].fingerprint.device);
   // Between hosts, the members give copies on the host (host_copies.hpp).
   const bool is_on_device = !device::capabilities_of(device).runs_on_host && group.spans_hosts == 0;
-  slot.transport =
-      choose_transport({.exchanges = is_exchange,
-                        .between_hosts = group.spans_hosts != 0,
-                        .device_memory = is_on_device,
-                        .between_devices = is_on_device && !share_a_device(world, group.members(), size)});
+  slot.transport = choose_transport({.exchanges = is_exchange,
+                                     .between_hosts = group.spans_hosts != 0,
+                                     .device_memory = is_on_device,
+                                     .between_devices = is_on_device && !share_a_device(world, group.members(), size)});
   if (group.spans_hosts != 0) count_leavers(slot, size, num_elsewhere(world, group));  // these have slots of their own
   const bool moves_nothing = entries[0].fingerprint.kind == static_cast<std::uint8_t>(Operation::barrier);
   if (moves_nothing || (slot.transport == TransportKind::shared_memory && run_if_small(slot, size))) {

@@ -27,9 +27,7 @@ struct Wait {
 
   std::vector<int> awaited;  // world ranks
   // True: the wait ends only after all awaited ranks have acted. False: any one of them can end it.
-  bool needs_all() const {
-    return reason == WaitReason::arrivals || knows_leavers();
-  }
+  bool needs_all() const { return reason == WaitReason::arrivals || knows_leavers(); }
   // A wait for a slot whose members are all on this host: awaited are those that have not left it.
   bool knows_leavers() const { return reason == WaitReason::slot && group->spans_hosts == 0; }
 };
