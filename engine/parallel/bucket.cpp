@@ -26,9 +26,7 @@ Bucket::Bucket(std::vector<Slot> slots, DType dtype, device::Device device)
 }
 
 void Bucket::move_to(BucketState next) {
-  using enum BucketState;
-  const bool allowed = (state_ == collecting && next == ready) || (state_ == ready && next == reducing) ||
-                       (state_ == reducing && next == reduced) || next == collecting;
+  const bool allowed = next == BucketState::collecting || static_cast<int>(next) == static_cast<int>(state_) + 1;
   LOCKSTEP_CHECK(allowed, "a bucket cannot go from ", name_of(state_), " to ", name_of(next));
   state_ = next;
 }

@@ -146,7 +146,6 @@ bool ShardGroup::has_unused_gather() const {
 }
 
 void ShardGroup::drop_unused_gather() {
-  if (state() != GroupState::unsharding) return;
   note_event(EventKind::reshard, owner());
   const ShardStreams streams(settings().device);
   GatherBuffers& buffers = std::get<Unsharding>(buffers_).buffers;

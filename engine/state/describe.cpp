@@ -59,8 +59,7 @@ Description describe(const Tree& tree) {
         for (const HeldBox& one : part.boxes) held.boxes.push_back(one.box);
     auto& same_storage = by_storage[tensor.storage().get()];
     for (const TreeTensor* before : same_storage)
-      if (held.same_as.empty() && tensor.num_elements() > 0 && are_tied(before->tensor, tensor))
-        held.same_as = before->key;
+      if (tensor.num_elements() > 0 && are_tied(before->tensor, tensor)) held.same_as = before->key;
     if (held.same_as.empty()) same_storage.push_back(&entry);
     if (!held.boxes.empty() && may_have_replicas(entry)) held.digest = digest_of(tensor);
     description.tensors.push_back(std::move(held));
