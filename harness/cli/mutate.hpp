@@ -17,10 +17,10 @@ struct MutateOptions {
 };
 
 // Prints a line per step whose absence nothing notices, and a summary. The absence is noticed when the scenario is
-// refused without the step, or a case that passes with it has an unexpected result. A note of the step that says `unseen: REASON` excuses
-// it; an excuse for a step whose absence is noticed is wrong. Returns 0 when every absence is noticed or excused and
-// every excuse is right, 130 when interrupted, otherwise 1. Throws Error when the results file cannot be opened, and
-// ResourceError when the machine refuses something that the run needs.
+// refused without the step, or a case that passes with it has an unexpected result. A note of the step that says
+// `unseen: REASON` excuses it; an excuse for a step whose absence is noticed is wrong. Returns 0 when every absence is
+// noticed or excused and every excuse is right, 130 when interrupted, otherwise 1. Throws Error when the results file
+// cannot be opened, and ResourceError when the machine refuses something that the run needs.
 int mutate(scenario::Library& library, const std::vector<scenario::Case>& cases, const MutateOptions& options);
 
 }  // namespace lockstep::cli
