@@ -246,12 +246,16 @@ void check_product(std::int64_t m, std::int64_t n, std::int64_t k) {
     for (const Dims& layout_b : {Dims{0, n, 1}, Dims{0, 1, k}}) {
       const View x = view_of(a, {2, m, k}, layout_a), y = view_of(b, {2, k, n}, layout_b);
       std::vector<T> expected(size(2 * m * n)), library(expected.size());
+      std::vector<double> sizes(expected.size());  // sums of the sizes of the products, which bound the rounding
       for (std::int64_t e = 0; e < 2 * m * n; ++e) {
         const std::int64_t batch = e / (m * n), i = e / n % m, j = e % n;
         T sum = T(0);
-        for (std::int64_t l = 0; l < k; ++l)
-          sum = std::fma(a[size(batch * m * k + i * layout_a[1] + l * layout_a[2])],
-                         b[size(l * layout_b[1] + j * layout_b[2])], sum);
+        for (std::int64_t l = 0; l < k; ++l) {
+          const T left = a[size(batch * m * k + i * layout_a[1] + l * layout_a[2])],
+                  right = b[size(l * layout_b[1] + j * layout_b[2])];
+          sum = std::fma(left, right, sum);
+          sizes[size(e)] += std::fabs(static_cast<double>(left) * static_cast<double>(right));
+        }
         expected[size(e)] = sum;
       }
       matmul(Space::host, view_of(library, {2, m, n}), x, y);
@@ -261,7 +265,8 @@ void check_product(std::int64_t m, std::int64_t n, std::int64_t k) {
         EXPECT_EQ(out, expected) << m << " " << n << " " << k << ", teams of " << on.team_size;
       }
       for (std::size_t e = 0; e < expected.size(); ++e)
-        ASSERT_NEAR(library[e], expected[e], 1e-4 * (1.0 + std::fabs(expected[e]))) << e;
+        ASSERT_NEAR(library[e], expected[e], static_cast<double>(k) * std::numeric_limits<T>::epsilon() * sizes[e])
+            << e;
     }
   }
   std::vector<T> product(size(m * n)), added(size(m * n)), weight = mixed_values<T>(size(n * k), 6);
