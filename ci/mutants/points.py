@@ -18,8 +18,7 @@ Excluded: functions that a compiler may evaluate (constexpr), functions that ret
 str() and Error(), macros, code that is not in a function, and seeded defects: the question whether one is armed, and the
 code that runs only if one is (defects.py). Functions by which tests put a stand-in in place are excluded too.
 
-An alternative has a probe where an expression without effects tells whether it makes a difference: `a < b` differs from
-`a <= b` where `a == b`. Without a probe it makes one wherever it is reached.
+An alternative has a probe where an expression without effects tells whether it makes a difference (probes.py).
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from clang.cindex import CursorKind as Kind
 from clang.cindex import Index, TranslationUnit, TypeKind
 
 from defects import Defects, span
+from probes import NUMBERS, PLAIN, PROBED, Probes
 
 FUNCTIONS = {
     Kind.FUNCTION_DECL,
@@ -48,18 +48,6 @@ COMMUTATIVE_CALLS = {"min", "max", "swap", "any_sharded", "str", "gcd", "lcm", "
                      "checked_multiply", "bounded_product"}  # fmt: skip
 TEXT_CALLS = {"str", "Error", "InternalError", "CollectiveError", "UnsupportedError", "ResourceError", "fail_check"}
 TEXT_TYPES = re.compile(r"^(const )?(std::(__cxx11::)?)?(basic_)?string(_view)?\b|^const char \*")
-NUMBERS = {
-    TypeKind.CHAR_S, TypeKind.SHORT, TypeKind.USHORT, TypeKind.INT, TypeKind.UINT, TypeKind.LONG, TypeKind.ULONG,
-    TypeKind.LONGLONG, TypeKind.ULONGLONG, TypeKind.FLOAT, TypeKind.DOUBLE, TypeKind.UCHAR, TypeKind.SCHAR,
-}  # fmt: skip
-PROBED = NUMBERS | {TypeKind.BOOL, TypeKind.ENUM, TypeKind.POINTER}
-# Expressions that may be evaluated twice, and of these, those that may be evaluated where the source would not.
-PLAIN = {Kind.DECL_REF_EXPR, Kind.INTEGER_LITERAL, Kind.FLOATING_LITERAL, Kind.CXX_BOOL_LITERAL_EXPR, Kind.CXX_NULL_PTR_LITERAL_EXPR,
-         Kind.CHARACTER_LITERAL, Kind.CXX_THIS_EXPR, Kind.UNEXPOSED_EXPR, Kind.PAREN_EXPR, Kind.BINARY_OPERATOR, Kind.UNARY_OPERATOR,
-         Kind.CXX_STATIC_CAST_EXPR, Kind.NAMESPACE_REF, Kind.TYPE_REF, Kind.TEMPLATE_REF}  # fmt: skip
-REPEATABLE = PLAIN | {Kind.MEMBER_REF_EXPR, Kind.ARRAY_SUBSCRIPT_EXPR, Kind.CONDITIONAL_OPERATOR, Kind.MEMBER_REF}
-REPEATABLE_CALLS = re.compile(r"^(operator(\[\]|==|!=|<|>|<=|>=|\*|->)|min|max|abs|size|ssize|(is|has|num)_\w+)$")
-EFFECTS = re.compile(r"(?<![=!<>+\-*/%&|^])=(?!=)|\+\+|--|[-+*/%&|^]=|<<=|>>=")  # within a text: an assignment
 FOR_TESTS = {"replace_calls", "restore_calls", "replace_reduce_on_device"}  # they put a test's stand-in in place
 FASTER_ONLY = {"reserve", "shrink_to_fit"}  # nothing but time and memory depends on them
 WAITS = re.compile(r"wait|synchroni[sz]e|record_event|depend", re.IGNORECASE)
@@ -99,7 +87,7 @@ class Finder:
     """Walks the functions of one translation unit's main file."""
 
     def __init__(self, path: str, text: str, unit: TranslationUnit):
-        self.path, self.text, self.defects = path, text, Defects(text)
+        self.path, self.text, self.defects, self.probes = path, text, Defects(text), Probes(text)
         self.points: dict[tuple[int, int, str], Point] = {}
         self.macros: list[tuple[int, int]] = []
         self.function, self.function_begin = "", 0
@@ -161,7 +149,7 @@ class Finder:
             begin, end = span(cursor)
             semicolon = re.compile(r"\s*;").match(self.text, end)
             if semicolon:
-                self.add(begin, semicolon.end(), "statement", operator, "", probe=self.probe_of_assignment(self.unwrapped(cursor)))
+                self.add(begin, semicolon.end(), "statement", operator, "", probe=self.probes.of_assignment(self.unwrapped(cursor)))
         self.walk(cursor)
 
     def block(self, statements: list) -> None:
@@ -327,7 +315,7 @@ class Finder:
             self.add(begin, end, "condition", "negate", f"!({source})")
         leaves = self.text[slice(*span(then))].lstrip("{ \n")
         if not has_else and not re.match(r"throw\b|return\b|continue\b|break\b", leaves):
-            self.add(begin, end, "condition", "drop", "true", probe=f"!({source})" if self.is_repeatable(cursor) else "")
+            self.add(begin, end, "condition", "drop", "true", probe=f"!({source})" if self.probes.is_repeatable(cursor) else "")
 
     def loop(self, cursor) -> None:
         children = list(cursor.get_children())
@@ -407,7 +395,7 @@ class Finder:
         sign = between.strip()
         left, right = self.text[begin:left_end], self.text[right_begin:end]
         exchange = between.replace(sign, "{}", 1) if sign else between
-        repeatable = not compare_only and all(self.is_repeatable(one) for one in children)
+        repeatable = not compare_only and all(self.probes.is_repeatable(one) for one in children)
         if sign in SHIFTED:
             if repeatable:
                 self.compared[span(children[0])] = f"\0 {sign} ({right})"
@@ -422,7 +410,7 @@ class Finder:
             opposite = f"!({right})" if sign == "&&" else f"({right})"
             undecided = f"({left})" if sign == "&&" else f"!({left})"
             turned = f"({right})" if sign == "&&" else f"!({right})"
-            safe = repeatable and self.is_repeatable(children[1], PLAIN)
+            safe = repeatable and self.probes.is_repeatable(children[1], PLAIN)
             self.add(begin, end, "condition", "drop", left, probe=f"{undecided} && {opposite}" if repeatable else "")
             self.add(begin, end, "condition", "drop", right, probe=f"{decides} && {turned}" if safe else decides if repeatable else "")
         elif compare_only or cursor.type.get_canonical().kind not in NUMBERS:
@@ -446,42 +434,12 @@ class Finder:
             # A choice between two arguments is no longer a value to move from, and may choose another overload.
             simple = not {a[:1], b[:1]} & {"{", "[", ""} and "std::move(" not in a + b
             if types[0] == types[1] and a != b and simple and re.fullmatch(r"\s*,\s*", self.text[first_end:second_begin]):
-                repeatable = first.type.get_canonical().kind in PROBED and self.is_repeatable(first) and self.is_repeatable(second)
+                repeatable = first.type.get_canonical().kind in PROBED and self.probes.is_repeatable(first) and self.probes.is_repeatable(second)
                 self.add(begin, end, "arguments", "swap", b + self.text[first_end:second_begin] + a,
                          [begin, first_end, second_begin, end], f"({a}) != ({b})" if repeatable else "")  # fmt: skip
                 at += 2
             else:
                 at += 1
-
-    # ---- probes
-
-    def is_repeatable(self, cursor, kinds=REPEATABLE) -> bool:
-        """Evaluating it twice has no effect; with PLAIN, it may also be evaluated where the source would not."""
-        if EFFECTS.search(self.text[slice(*span(cursor))]):
-            return False
-        if cursor.kind == Kind.CALL_EXPR and kinds is REPEATABLE:
-            called = cursor.referenced
-            is_const = called is not None and called.kind == Kind.CXX_METHOD and called.is_const_method()
-            if not is_const and not REPEATABLE_CALLS.match(cursor.spelling):
-                return False
-        elif cursor.kind not in kinds or (kinds is PLAIN and re.match(r"\*", self.text[span(cursor)[0] :])):
-            return False
-        if kinds is PLAIN and cursor.kind == Kind.BINARY_OPERATOR and re.search(r"[/%]", self.text[slice(*span(cursor))]):
-            return False
-        return all(self.is_repeatable(child, kinds) for child in cursor.get_children())
-
-    def probe_of_assignment(self, cursor) -> str:
-        children = list(cursor.get_children())
-        if len(children) != 2 or children[0].type.get_canonical().kind not in PROBED:
-            return ""
-        if not all(self.is_repeatable(one) for one in children):
-            return ""
-        (begin, left_end), (right_begin, end) = span(children[0]), span(children[1])
-        left, right = self.text[begin:left_end], self.text[right_begin:end]
-        sign = self.text[left_end:right_begin].strip()
-        if cursor.kind == Kind.BINARY_OPERATOR and sign == "=":
-            return f"({left}) != ({right})"
-        return f"({right}) != 0" if sign in ("+=", "-=", "|=") and children[0].type.get_canonical().kind in NUMBERS else ""
 
     # ---- the table
 

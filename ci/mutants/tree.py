@@ -24,6 +24,7 @@ from pathlib import Path
 
 import defects as defects_module
 import points as points_module
+import probes as probes_module
 from points import Point, find_points, parser_arguments
 from rewrite import Rewritten, rewrite
 
@@ -147,7 +148,7 @@ class Tree:
 
     def find(self, files: list[str], jobs: int) -> None:
         commands = {c["file"]: c["command"] for c in json.loads(self.compile_commands().read_text())}
-        rules = "".join(Path(m.__file__).read_text() for m in (points_module, defects_module))
+        rules = "".join(Path(m.__file__).read_text() for m in (points_module, defects_module, probes_module))
         path = self.folder / "points.json"
         cache, wanted = read_json(path, {}), []
         digests = {}
