@@ -229,7 +229,7 @@ def test_reached_points_are_recorded(small):
 @pytest.mark.parametrize(
     "function,probes",
     [
-        # A call of a function that may have effects is not repeated, and what the source guards is not evaluated without the guard.
+        # A probe repeats no call of a function with effects, and evaluates no guarded operand without its guard.
         ("int f(int x); int g(int x) { return f(x) < 3; }", {"f(x) <= 3": ""}),
         ("bool g(const int* p, bool q) { return p && *p > 3; }", {"p": "(p) && !(*p > 3)", "*p > 3": "!(p)"}),
         ("bool g(bool p, bool q) { return p || q; }", {"p": "!(p) && (q)", "q": "(p) && !(q)"}),

@@ -220,7 +220,7 @@ class Runner {
     finish_ticket(finished.ticket);
   }
 
-  // What the flight recorder says about the case; empty unless the scenario states it.
+  // The flight recorder's explanation of the case; empty unless the scenario states one.
   static std::string explanation_of(const Running& one) {
     const std::optional<scenario::ExpectedFailure>& expected = one.test_case->expect_failure;
     return expected && !expected->flight_recorder.empty() ? comm::explain(one.stories) : std::string();
