@@ -60,6 +60,7 @@ int kill_matrix_command(const Choices& choices) {
   options.all = choices.all;
   options.defects = choices.defects;
   options.results_file = choices.run.results;
+  options.earlier_results = choices.earlier_results;
   options.run = execution_of(choices.run);
   return kill_matrix(library, cases, options);
 }

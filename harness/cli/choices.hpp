@@ -23,7 +23,7 @@ struct Choices {
   bool gate_time = false, allow_cut = false;
   std::string machine, format = "text";
   int rank = 0;
-  std::string name, old_results, new_results, folder, output;
+  std::string name, old_results, new_results, earlier_results, folder, output;
   std::vector<std::string> files, defects;
   BenchOptions bench;
   FuzzSettings fuzz;

@@ -227,6 +227,8 @@ void define_quality(CLI::App& app, Choices& choices) {
   add_execution(matrix, choices);
   matrix.add_option("--only", choices.defects, "only these defects")->allow_extra_args(false);
   matrix.add_flag("--all", choices.all, "run every case under every defect, instead of stopping at the first catch");
+  matrix.add_option("--earlier", choices.earlier_results,
+                    "results file of an earlier run: what caught a defect there runs first");
   add_output(matrix, "--results", choices.run.results, "write a results file with one line per defect (JSON lines)");
   CLI::App& mutate = *app.add_subcommand(
       "mutate",

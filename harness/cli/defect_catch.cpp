@@ -77,7 +77,7 @@ bool DefectTally::add(const verdict::CaseResult& row, const scenario::Case& test
   if (!verdict::is_unexpected(row.status)) return false;
   const bool catches = shows_kind(row, test_case, kind_);
   const std::string check = row.failure ? row.failure->check : std::string(verdict::name_of(row.status));
-  (catches ? catches_ : others_).insert({row.scenario, check});
+  (catches ? catches_ : others_).insert({row.scenario, check, row.case_id});
   return catches;
 }
 

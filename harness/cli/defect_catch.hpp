@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 
 #include "engine/core/defects.hpp"
 #include "harness/scenario/expand.hpp"
@@ -36,7 +37,11 @@ bool shows_kind(const verdict::CaseResult& row, const scenario::Case& test_case,
 struct Catch {
   std::string scenario;
   std::string check;
-  friend auto operator<=>(const Catch&, const Catch&) = default;
+  std::string case_id{};  // of the first case that showed it; the other cases of the scenario are the same catch
+  friend auto operator<=>(const Catch& a, const Catch& b) {
+    return std::tie(a.scenario, a.check) <=> std::tie(b.scenario, b.check);
+  }
+  friend bool operator==(const Catch& a, const Catch& b) { return (a <=> b) == 0; }
 };
 
 // The results of the run under one defect.

@@ -18,6 +18,7 @@
 #include "harness/cli/case_relevance.hpp"
 #include "harness/cli/defect_catch.hpp"
 #include "harness/cli/defect_questions.hpp"
+#include "harness/cli/earlier_catches.hpp"
 #include "harness/report/target.hpp"
 #include "harness/report/text.hpp"
 
@@ -47,7 +48,7 @@ class DefectRows {
     nlohmann::ordered_json row = {{"kind", "defect"}, {"name", info.name}, {"place", info.place}};
     row["caught_by"] = nlohmann::ordered_json::array();
     for (const Catch& one : tally.catches())
-      row["caught_by"].push_back({{"scenario", one.scenario}, {"check", one.check}});
+      row["caught_by"].push_back({{"scenario", one.scenario}, {"check", one.check}, {"case", one.case_id}});
     errno = 0;
     file_ << row.dump() << '\n' << std::flush;
     if (!file_) throw resource_error(str("writing ", path_), errno != 0 ? errno : EIO);
@@ -81,6 +82,7 @@ class Matrix {
         relevance_(cases_),
         questions_(cases_) {
     for (const scenario::Case& one : cases_) case_of_[{one.scenario->name, one.id}] = &one;
+    if (!options.earlier_results.empty()) earlier_ = read_earlier_catches(options.earlier_results);
   }
 
   bool run_under(const DefectInfo& info) {
@@ -91,13 +93,14 @@ class Matrix {
     // run_cases() asks `enough` before it hands over the row, so the row after the first catch ends the run.
     if (!options_.all) run.enough = [&](const verdict::CaseResult&) { return tally.caught(); };
     run.before_ranks = [this](const scenario::Case& one) { questions_.begin(one); };
-    const bool ended = run_all(ordered_for(info), run, [&](const verdict::CaseResult& row) {
+    const auto judge = [&](const verdict::CaseResult& row) {
       const scenario::Case* test_case = case_of_.at({row.scenario, row.case_id});
       questions_.end(*test_case, row, info.defect);
       const bool counts = options_.all || !tally.caught();
       if (tally.add(row, *test_case) && counts) ++num_catches_[test_case];
-    });
-    if (!ended) return false;
+    };
+    if (!options_.all && !run_all(that_caught_before(info), run, judge)) return false;
+    if (!tally.caught() && !run_all(ordered_for(info), run, judge)) return false;
     ++num_asked_;
     num_caught_ += tally.caught() ? 1 : 0;
     print_line(info, tally, questions_.num_reaching(info.defect));
@@ -128,6 +131,15 @@ class Matrix {
   }
 
  private:
+  std::vector<scenario::Case> that_caught_before(const DefectInfo& info) const {
+    std::vector<scenario::Case> cases;
+    const auto earlier = earlier_.find(info.name);
+    if (earlier == earlier_.end()) return cases;
+    for (const auto& key : earlier->second)
+      if (const auto known = case_of_.find(key); known != case_of_.end()) cases.push_back(*known->second);
+    return cases;
+  }
+
   std::vector<scenario::Case> ordered_for(const DefectInfo& info) const {
     const auto scores = relevance_.scores(str(info.name, " ", info.effect));
     return questions_.unreaching_last(likely_catchers_first(cases_, num_catches_, scores), info.defect);
@@ -149,6 +161,7 @@ class Matrix {
   DefectQuestions questions_;
   std::map<std::pair<std::string, std::string>, const scenario::Case*> case_of_;  // by scenario and case id
   std::map<const scenario::Case*, int> num_catches_;
+  EarlierCatches earlier_;
   int num_asked_ = 0, num_caught_ = 0;
   std::int64_t num_without_ = 0;
   bool clean_ = true;

@@ -1,6 +1,8 @@
 #include "harness/cli/kill_matrix.hpp"
 
+#include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -17,6 +19,7 @@ using scenario::Case;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
+using testing::ThrowsMessage;
 
 // A sum over two ranks, which the defect sum_leaves_out_rank makes wrong.
 constexpr const char* summing =
@@ -54,7 +57,8 @@ TEST_F(KillMatrix, ReportsACaughtDefect) {
   EXPECT_THAT(ended.out, HasSubstr("1 of 1 defect caught; the run of 1 case without a defect is clean\n"));
   EXPECT_EQ(content_of(options.results_file),
             "{\"kind\":\"defect\",\"name\":\"sum_leaves_out_rank\",\"place\":\"engine/comm\","
-            "\"caught_by\":[{\"scenario\":\"sums\",\"check\":\"expect_equal\"}]}\n");
+            "\"caught_by\":[{\"scenario\":\"sums\",\"check\":\"expect_equal\",\"case\":\"world_size=2,launch=thread,"
+            "device=cpu\"}]}\n");
 }
 
 TEST_F(KillMatrix, ReportsADefectThatNoCaseSees) {
@@ -75,6 +79,40 @@ TEST_F(KillMatrix, RunsTheCasesFirstThatReachADefect) {
   const Ended ended = run(cases_, options);
   EXPECT_THAT(ended.out, HasSubstr("0 checks of its kind and 0 others in 5 cases; 0 cases reach its point\n"));
   EXPECT_THAT(ended.out, HasSubstr("1 check of its kind and 0 others in 2 cases; first: e (expect_equal)\n"));
+}
+
+TEST_F(KillMatrix, RunsFirstWhatCaughtADefectInAnEarlierRun) {
+  for (const char* name : {"a", "b", "c"}) add(name, passes);
+  add("e", summing);
+  KillMatrixOptions options = only("sum_leaves_out_rank");
+  options.results_file = options.earlier_results = home_ / "defects.jsonl";
+  EXPECT_THAT(run(cases_, only("sum_leaves_out_rank")).out, HasSubstr("0 others in 4 cases; first: e"));
+  options.earlier_results = "";
+  run(cases_, options);
+  options.earlier_results = std::exchange(options.results_file, "");
+  EXPECT_THAT(run(cases_, options).out, HasSubstr("0 others in 1 case; first: e (expect_equal)\n"));
+}
+
+TEST_F(KillMatrix, RunsAllCasesIfWhatCaughtBeforeIsGoneOrCatchesNoMore) {
+  add("alone", passes);
+  add("sums", summing);
+  KillMatrixOptions options = only("sum_leaves_out_rank");
+  options.earlier_results = home_ / "earlier.jsonl";
+  std::ofstream(options.earlier_results)
+      << R"({"name":"sum_leaves_out_rank","caught_by":[{"scenario":"gone","case":"x"},)"
+      << R"({"scenario":"alone","case":")" << cases_.front().id << "\"}]}\n";
+  const Ended ended = run(cases_, options);
+  EXPECT_EQ(ended.code, 0) << ended.out << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("first: sums (expect_equal)\n"));
+}
+
+TEST_F(KillMatrix, RefusesAnEarlierFileThatIsNone) {
+  KillMatrixOptions options;
+  options.earlier_results = home_ / "none.jsonl";
+  EXPECT_THAT([&] { kill_matrix(library_, {}, options); }, ThrowsMessage<Error>(HasSubstr("cannot read")));
+  std::ofstream(options.earlier_results) << "{\"name\":\"sum_leaves_out_rank\"}\n";
+  EXPECT_THAT([&] { kill_matrix(library_, {}, options); },
+              ThrowsMessage<Error>(HasSubstr("none.jsonl:1 is no line of a results file of kill-matrix")));
 }
 
 TEST_F(KillMatrix, MissesADefectThatOnlyACheckOfAnotherKindSees) {

@@ -104,8 +104,7 @@ void add_execution(CLI::App& command, Choices& choices) {
                   "seconds that a collective waits for its ranks; the `deadline` of a scenario comes first (10)")
       ->check(seconds());
   command.add_flag("--no-order-check", choices.no_order_check, "do not check that accesses to memory are ordered");
-  command.add_flag("--process-per-case", run.process_per_case,
-                   "on cuda, with ranks as threads: a new process for each case");
+  command.add_flag("--process-per-case", run.process_per_case, "with ranks as threads: a new process for each case");
 }
 
 void apply_shared_options(Choices& choices) {

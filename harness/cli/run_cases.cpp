@@ -17,6 +17,7 @@
 #include "harness/cli/schedule_file.hpp"
 #include "harness/cli/stage_launch.hpp"
 #include "harness/cli/standard_streams.hpp"
+#include "harness/launch/huge_pages.hpp"
 #include "harness/launch/launcher.hpp"
 #include "harness/launch/run_folder.hpp"
 #include "harness/report/dumps.hpp"
@@ -117,6 +118,7 @@ class Runner {
       stop_for(error);
     }
     if (!options_.process_per_case) series_ = series_of(library_, cases, options_);
+    launch::move_heap_to_huge_pages();
     for (std::size_t i = 0; i < cases.size(); ++i) begin(cases[i], static_cast<int>(i));
     while (!running_.empty()) collect_one();
     is_interrupted();

@@ -7,7 +7,6 @@
 
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
-#include "engine/device/device.hpp"
 #include "harness/cli/case_limits.hpp"
 
 namespace lockstep::cli {
@@ -78,12 +77,10 @@ void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std:
   how.num_ranks_at_once = ranks_at_once(test_case, options.jobs);
   how.hosts = options.hosts;
   how.schedule = schedule;
-  const bool is_on_gpu = test_case.device == device::name_of(device::Kind::cuda);
   // A seeded defect, or the function before the ranks, may change the state of the process.
   const bool can_share = how.launch == launch::Launch::thread && how.hosts == nullptr && schedule == nullptr &&
                          armed_defect() == Defect::none && !options.before_ranks;
-  if (series && is_on_gpu && can_share)
-    return pool.start_in_series(ticket, how, to_text({ticket, stage, spec.case_folder}), series);
+  if (series && can_share) return pool.start_in_series(ticket, how, to_text({ticket, stage, spec.case_folder}), series);
   pool.start(ticket, how, function_of(spec, stage, options, plans));
 }
 

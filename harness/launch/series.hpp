@@ -1,5 +1,5 @@
 // Processes that run the ranks of many cases, one case after the other, as threads. So CUDA, which starts slowly,
-// starts once per process. Internal to harness/launch.
+// starts once per process, and a short case on cpu costs no fork. Internal to harness/launch.
 //
 // Such a process is forked before its later cases exist. The launcher sends it each case over a socket: the numbers of
 // its LaunchOptions, a text from which the process makes the rank function, and the file of its HostWorld, which the

@@ -1,0 +1,41 @@
+#include "harness/launch/huge_pages.hpp"
+
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+
+#include <sys/mman.h>
+
+namespace lockstep::launch {
+
+namespace {
+
+#ifdef MADV_COLLAPSE
+constexpr int collapse = MADV_COLLAPSE;
+#else
+constexpr int collapse = 25;  // of Linux 6.1; the C library of Debian 12 does not name it
+#endif
+constexpr std::uintptr_t huge_page_bytes = std::uintptr_t{2} << 20;
+
+}  // namespace
+
+void move_heap_to_huge_pages() noexcept {
+  std::FILE* const maps = std::fopen("/proc/self/maps", "re");
+  if (maps == nullptr) return;
+  char line[512];
+  while (std::fgets(line, sizeof line, maps) != nullptr) {
+    std::uintptr_t begin = 0, end = 0;
+    unsigned long inode = 0;
+    char access[8] = "";
+    const int found = std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %*s %*s %lu", &begin, &end, access, &inode);
+    if (found != 4 || std::strcmp(access, "rw-p") != 0 || inode != 0) continue;
+    // Huge page by huge page: one that the system refuses does not end the rest.
+    begin = (begin + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes;
+    for (; begin + huge_page_bytes <= end; begin += huge_page_bytes)
+      ::madvise(reinterpret_cast<void*>(begin), huge_page_bytes, collapse);
+  }
+  std::fclose(maps);
+}
+
+}  // namespace lockstep::launch
