@@ -1,4 +1,4 @@
-"""Cases of ranks that are threads on cuda, in processes that run many of them, and in a process per case: the same results.
+"""Cases of ranks that are threads, in processes that run many of them, and in a process per case: the same results.
 
 LOCKSTEP_PROGRAM names the program (build/bin/lockstep of this repository when unset).
 """
@@ -17,7 +17,6 @@ CASES = """\
 scenario: cases
 summary: Some turns end their ranks badly. The next turn does not notice it.
 ranks: {world_size: [2, 3], launch: [thread]}
-device: [cuda]
 matrix: {turn: [1, 2, 3, 4, 5, 6]}
 steps:
   - seed: 7
@@ -56,12 +55,14 @@ def comparable(file: Path) -> list[dict]:
     return [{key: row[key] for key in row if key not in times} for row in rows(file) if row["kind"] == "case"]
 
 
-@pytest.mark.parametrize("gpus", ["stand-in", "stand-in:8"])
-def test_the_results_are_those_of_a_process_per_case(tmp_path, monkeypatch, gpus):
+@pytest.mark.parametrize(
+    ("device", "gpus"), [("cpu", "stand-in"), ("sim", "stand-in"), ("cuda", "stand-in"), ("cuda", "stand-in:8")]
+)
+def test_the_results_are_those_of_a_process_per_case(tmp_path, monkeypatch, device, gpus):
     monkeypatch.setenv("LOCKSTEP_CUDA", gpus)
     monkeypatch.chdir(tmp_path)
     Path("cases.yaml").write_text(CASES, encoding="utf-8")
-    run = ("run", "cases.yaml", "--jobs", "1", "--results")
+    run = ("run", "cases.yaml", "--device", device, "--jobs", "1", "--results")
     code, num_processes = run_and_count(*run, "series.jsonl")
     code_apart, num_apart = run_and_count(*run, "apart.jsonl", "--process-per-case")
     assert code == code_apart == 1

@@ -41,7 +41,8 @@ endif()
 if(LOCKSTEP_SANITIZE)
   # Ranks are threads, so that the sanitizers see both sides of a race and search for leaks at the end. Instrumented code is slow:
   # the deadlines are two minutes.
-  set(patient --launch thread --deadline 120 --timeout 600)
+  # With a process per case a finding belongs to its case alone.
+  set(patient --launch thread --process-per-case --deadline 120 --timeout 600)
   if(LOCKSTEP_SANITIZE MATCHES thread)
     # All folders except negative/, whose cases are wrong on purpose, some by a race.
     file(GLOB folders RELATIVE ${PROJECT_SOURCE_DIR}/scenarios CONFIGURE_DEPENDS LIST_DIRECTORIES TRUE ${PROJECT_SOURCE_DIR}/scenarios/*)

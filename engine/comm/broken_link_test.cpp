@@ -1,18 +1,21 @@
 // A link that breaks its promises, one at a time: every rank must end with an error that says so.
 #include <deque>
+#include <string_view>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "engine/comm/control.hpp"
+#include "engine/comm/ferry_messages.hpp"
 #include "engine/comm/test_hosts.hpp"
 
 namespace lockstep::comm {
 namespace {
 
-enum class Fault { reorder, drop, drop_last, repeat, cut, change, wrong_data, delay };
+enum class Fault { reorder, drop, drop_last, repeat, repeat_data, cut, change, wrong_data, delay };
 
-// Passes everything on, except that message `at` of the ranks' channel suffers the fault at its receiver.
+// Passes everything on, except that message `at` of the ranks' channel suffers the fault at its receiver. Heartbeats do
+// not count: how many there are depends on the load of the machine.
 class BrokenLink : public Link {
  public:
   BrokenLink(std::unique_ptr<Link> link, Fault fault, int at) : link_(std::move(link)), fault_(fault), at_(at) {}
@@ -34,9 +37,11 @@ class BrokenLink : public Link {
     }
     if (!ready_.empty() && fault_ == Fault::delay) return false;  // nothing overtakes it
     if (!link_->poll(channel, message)) return false;
-    if (channel != Channel::ranks || link_->host() != 0 || ++number_ < at_) return true;
+    if (channel != Channel::ranks || link_->host() != 0) return true;
+    if (counts(message)) ++number_;
+    if (number_ < at_) return true;
     if (fault_ == Fault::drop_last) return false;  // from here on nothing arrives
-    if (number_ != at_) return true;
+    if (number_ != at_ || !counts(message)) return true;
     switch (fault_) {
       case Fault::reorder: {
         Message next;
@@ -47,6 +52,7 @@ class BrokenLink : public Link {
       case Fault::drop:
         return poll(channel, message);
       case Fault::repeat:
+      case Fault::repeat_data:
         ready_.push_back({message, 0});
         return true;
       case Fault::cut:
@@ -72,6 +78,13 @@ class BrokenLink : public Link {
   void abandon(int exit_code) override { link_->abandon(exit_code); }
 
  private:
+  bool counts(const Message& message) const {
+    if (fault_ == Fault::repeat_data) return message.data_bytes > 0;
+    std::string_view bytes = message.bytes;
+    FerryHead head;
+    return !take_body(bytes, head) || head.kind != FerryKind::heartbeat;
+  }
+
   struct Held {
     Message message;
     std::int64_t not_before_ns;
@@ -119,6 +132,7 @@ INSTANTIATE_TEST_SUITE_P(, BrokenLinks,
                                          Expected{"Drop", Fault::drop, "is missing before message"},
                                          Expected{"DropAllLater", Fault::drop_last, "is lost: it has been silent for"},
                                          Expected{"Repeat", Fault::repeat, "has arrived again, or late"},
+                                         Expected{"RepeatData", Fault::repeat_data, "has arrived again, or late"},
                                          Expected{"Cut", Fault::cut, "was cut or changed on the way"},
                                          Expected{"Change", Fault::change, "was cut or changed on the way"},
                                          Expected{"WrongData", Fault::wrong_data, "does not fit: "}),

@@ -48,9 +48,9 @@ bool FerryPost::receive(Received& received) {
     received.from = received.message.from;
     received.body = received.message.bytes;
     Counts& counts = counts_[static_cast<std::size_t>(received.from)];
-    const auto refuse = [&](const std::string& what) {
+    const auto refuse = [&](const std::string& what, bool has_data = true) {
       counts.is_broken = true;
-      drop(received.message);
+      if (has_data) drop(received.message);
       throw CollectiveError(str("the link (", link_.name(), ") from host ", received.from, " to host ", link_.host(),
                                 " does not keep its promises: ", what));
     };
@@ -64,7 +64,9 @@ bool FerryPost::receive(Received& received) {
       drop(received.message);
       continue;
     }
-    if (head.number != counts.received + 1) refuse(what_happened(counts.received + 1, head.number));
+    // What arrives again has no data of its own: the first one has taken it.
+    if (head.number != counts.received + 1)
+      refuse(what_happened(counts.received + 1, head.number), head.number > counts.received);
     if (head.hash != hash_of(received.body)) refuse(str("message ", head.number, " was cut or changed on the way"));
     ++counts.received;
     received.kind = head.kind;

@@ -1,5 +1,6 @@
 #include "harness/launch/huge_pages.hpp"
 
+#include <cerrno>
 #include <cinttypes>
 #include <cstdint>
 #include <cstdio>
@@ -24,16 +25,16 @@ void move_heap_to_huge_pages() noexcept {
   std::FILE* const maps = std::fopen("/proc/self/maps", "re");
   if (maps == nullptr) return;
   char line[512];
-  while (std::fgets(line, sizeof line, maps) != nullptr) {
+  bool none_left = false;  // EINVAL: no memory lies there yet, or the system knows no such advice
+  while (!none_left && std::fgets(line, sizeof line, maps) != nullptr) {
     std::uintptr_t begin = 0, end = 0;
     unsigned long inode = 0;
     char access[8] = "";
     const int found = std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %*s %*s %lu", &begin, &end, access, &inode);
     if (found != 4 || std::strcmp(access, "rw-p") != 0 || inode != 0) continue;
-    // Huge page by huge page: one that the system refuses does not end the rest.
     begin = (begin + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes;
-    for (; begin + huge_page_bytes <= end; begin += huge_page_bytes)
-      ::madvise(reinterpret_cast<void*>(begin), huge_page_bytes, collapse);
+    for (; begin + huge_page_bytes <= end && !none_left; begin += huge_page_bytes)
+      none_left = ::madvise(reinterpret_cast<void*>(begin), huge_page_bytes, collapse) != 0 && errno != EINVAL;
   }
   std::fclose(maps);
 }

@@ -19,6 +19,12 @@
 #include "engine/device/cuda/streams.hpp"
 #include "harness/launch/worker.hpp"
 
+// Of tcmalloc, with which the program is linked where the machine has it; null elsewhere. mallinfo2() does not see its
+// heap.
+extern "C" {
+[[gnu::weak]] int MallocExtension_GetNumericProperty(const char* property, std::size_t* value);
+}
+
 namespace lockstep::launch {
 
 namespace {
@@ -82,6 +88,10 @@ std::optional<Request> receive_case(int requests) {
 }
 
 std::size_t heap_in_use() {
+  std::size_t bytes = 0;
+  if (&MallocExtension_GetNumericProperty != nullptr &&
+      MallocExtension_GetNumericProperty("generic.current_allocated_bytes", &bytes) != 0)
+    return bytes;
   const struct mallinfo2 heap = ::mallinfo2();
   return heap.uordblks + heap.hblkhd;
 }

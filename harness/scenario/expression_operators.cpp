@@ -123,8 +123,10 @@ ExprPtr ExpressionParser::parse_negation() {
   const DepthGuard guard(*this);
   skip_spaces();
   // The smallest 64-bit integer has no positive counterpart, so its sign is part of the literal.
-  if (text_.compare(at_, 19, "9223372036854775808") == 0 && (at_ + 19 >= text_.size() || !is_digit(text_[at_ + 19]))) {
-    at_ += 19;
+  constexpr std::string_view smallest = "9223372036854775808";
+  const std::string_view rest = std::string_view(text_).substr(at_);
+  if (rest.starts_with(smallest) && rest.find_first_of("0123456789.eE", smallest.size()) != smallest.size()) {
+    at_ += smallest.size();
     return make_literal(Literal(INT64_MIN), place_of(at));
   }
   ExprPtr operand = parse_negation();

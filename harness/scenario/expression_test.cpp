@@ -79,6 +79,8 @@ TEST(Expression, ParsesEveryForm) {
   EXPECT_EQ(parse("1e-2")->value.as_double(), 0.01);
   EXPECT_TRUE(parse("1.0")->value.is_double());
   EXPECT_EQ(parse("-9223372036854775808")->value.as_int(), INT64_MIN);
+  EXPECT_EQ(parse("-9223372036854775808.5")->children.at(0)->value.as_double(), 9223372036854775808.5);
+  EXPECT_EQ(parse("-9223372036854775808e2")->children.at(0)->value.as_double(), 9223372036854775808e2);
   EXPECT_EQ(parse("{'a': 1, 'b': 2,}")->children.size(), 4u);
   EXPECT_EQ(parse(" ( a )\n + b ")->op, Op::add);
 }
