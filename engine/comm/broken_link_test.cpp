@@ -12,7 +12,7 @@
 namespace lockstep::comm {
 namespace {
 
-enum class Fault { reorder, drop, drop_last, repeat, repeat_data, cut, change, wrong_data, delay };
+enum class Fault { reorder, drop, drop_last, repeat, repeat_data, cut, change, wrong_data, delay, refuse };
 
 // Passes everything on, except that message `at` of the ranks' channel suffers the fault at its receiver. Heartbeats do
 // not count: how many there are depends on the load of the machine.
@@ -36,6 +36,7 @@ class BrokenLink : public Link {
       return true;
     }
     if (!ready_.empty() && fault_ == Fault::delay) return false;  // nothing overtakes it
+    if (fault_ == Fault::refuse && number_ >= at_) throw Error("the link is out of order");
     if (!link_->poll(channel, message)) return false;
     if (channel != Channel::ranks || link_->host() != 0) return true;
     if (counts(message)) ++number_;
@@ -133,6 +134,7 @@ INSTANTIATE_TEST_SUITE_P(, BrokenLinks,
                                          Expected{"DropAllLater", Fault::drop_last, "is lost: it has been silent for"},
                                          Expected{"Repeat", Fault::repeat, "has arrived again, or late"},
                                          Expected{"RepeatData", Fault::repeat_data, "has arrived again, or late"},
+                                         Expected{"RefuseAllLater", Fault::refuse, "the link is out of order"},
                                          Expected{"Cut", Fault::cut, "was cut or changed on the way"},
                                          Expected{"Change", Fault::change, "was cut or changed on the way"},
                                          Expected{"WrongData", Fault::wrong_data, "does not fit: "}),

@@ -345,7 +345,14 @@ std::int64_t Ferry::State::progress() {
   }
   const std::int64_t now = now_ns();
   bool changed = false;
-  try {
+  const auto or_give_up = [&](const auto& work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      give_up(error.message());
+    }
+  };
+  or_give_up([&] {
     changed |= send_notices();
     for (FerryPost::Received received; post.receive(received);) {
       apply(received);
@@ -353,11 +360,12 @@ std::int64_t Ferry::State::progress() {
     }
     changed |= all_have_ended() ? abandon_crossings() : move_crossings();
     changed |= retry_pending();
+  });
+  // Apart: what fails in every turn must not keep the others from learning the end.
+  or_give_up([&] {
     if (ending || world.ends.load() != seen_ends || now - last_look_ns >= look_ns) look_around(now);
     post.link().progress();
-  } catch (const Error& error) {
-    give_up(error.message());
-  }
+  });
   if (changed) last_change_ns = now;
   return sleep_time(now, changed);
 }
