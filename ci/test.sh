@@ -9,8 +9,8 @@
 #   ci/test.sh --cuda               stage cuda only
 #
 #   stage       does                                                                                      minutes on two cores
-#   release     builds the program and its tests, runs unit tests, scenarios, seeded defects, reports' and scripts' tests     30
-#   strict      compiles the program for any x86-64, without precompiled headers, with every warning of g++; compiles each header alone 12
+#   release     builds the program and its tests, runs unit tests, scenarios, seeded defects, reports' and scripts' tests     50
+#   strict      compiles the program for any x86-64, without precompiled headers, with every warning of g++; each header alone              12
 #   openmp      builds the kernels' tests against Kokkos 4 with OpenMP, runs them with two threads                             3
 #   cuda-kernels  compiles and links the kernels and the devices and their tests with CUDA; skipped where there is no nvcc       8
 #   fuzz        builds the fuzzers of the readers by clang with sanitizers, runs each for 60 seconds                            9

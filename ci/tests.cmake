@@ -74,8 +74,12 @@ if(LOCKSTEP_SANITIZE)
 endif()
 
 # These runs include the cases that must fail (negative/): expect_failure makes them XFAIL, and the exit code 0.
-# Ranks are threads in one run and processes in the other.
+# On cpu ranks are threads, which is twice as fast, and on sim processes; those scenarios run on cpu too that have cases for processes
+# alone.
 lockstep_scenarios_test(cpu 1800 --device cpu --launch thread)
+lockstep_scenarios_test(cpu_processes 600 negative/* collectives/killed_while_it_waits collectives/dead_rank beyond/full_ring
+                        beyond/narrow_gathers beyond/sharded_mean_of_ranks beyond/replicas_and_shards_apart bits/reshard
+                        checkpoints_on_disk/killed_while_saving shapes/world_sizes --device cpu --launch process)
 lockstep_scenarios_test(sim 2400 --device sim)
 # Under a schedule, memory that a collective writes is filled with NaN before, and a `delay` below the deadline takes no time.
 lockstep_scenarios_test(schedule 600 collectives/* --schedule random:1)
