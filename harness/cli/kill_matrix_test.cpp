@@ -2,7 +2,6 @@
 
 #include <fstream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -84,13 +83,12 @@ TEST_F(KillMatrix, RunsTheCasesFirstThatReachADefect) {
 TEST_F(KillMatrix, RunsFirstWhatCaughtADefectInAnEarlierRun) {
   for (const char* name : {"a", "b", "c"}) add(name, passes);
   add("e", summing);
-  KillMatrixOptions options = only("sum_leaves_out_rank");
-  options.results_file = options.earlier_results = home_ / "defects.jsonl";
-  EXPECT_THAT(run(cases_, only("sum_leaves_out_rank")).out, HasSubstr("0 others in 4 cases; first: e"));
-  options.earlier_results = "";
-  run(cases_, options);
-  options.earlier_results = std::exchange(options.results_file, "");
-  EXPECT_THAT(run(cases_, options).out, HasSubstr("0 others in 1 case; first: e (expect_equal)\n"));
+  KillMatrixOptions earlier = only("sum_leaves_out_rank");
+  earlier.results_file = home_ / "defects.jsonl";
+  EXPECT_THAT(run(cases_, earlier).out, HasSubstr("0 others in 4 cases; first: e (expect_equal)\n"));
+  KillMatrixOptions later = only("sum_leaves_out_rank");
+  later.earlier_results = earlier.results_file;
+  EXPECT_THAT(run(cases_, later).out, HasSubstr("0 others in 1 case; first: e (expect_equal)\n"));
 }
 
 TEST_F(KillMatrix, RunsAllCasesIfWhatCaughtBeforeIsGoneOrCatchesNoMore) {

@@ -1,5 +1,5 @@
 // The memory of the launcher in huge pages. A run holds all its scenarios and cases, some 100 MB, and forks each rank.
-// A fork copies a page-table entry per page, and the end of the rank removes them again: with pages of 4 KiB, a third
+// A fork copies a page-table entry per page, and the end of the rank removes them again: with pages of 4 KiB, a quarter
 // of the time of a short case.
 #pragma once
 

@@ -1,5 +1,6 @@
 // Operators of expressions, one function per level of binding strength, weakest first.
 #include <cstdint>
+#include <string_view>
 #include <utility>
 
 #include "harness/scenario/expression_parser.hpp"
