@@ -159,21 +159,18 @@ void loop_through_kokkos(const char* label, std::int64_t count, const void* func
 
 namespace {
 
-using TeamCall = void (*)(const void* functor, const HostTeam& team);
 constexpr std::size_t scratch_alignment = 64;
 
 // Teams of plain threads: any number, on any backend.
 void teams_of_threads(int team_size, std::int64_t count, std::size_t scratch_bytes, const void* functor,
                       TeamCall call) {
-  std::vector<std::byte> memory(scratch_bytes + scratch_alignment, std::byte{0xff});
-  void* scratch = memory.data();
-  std::size_t room = memory.size();
-  LOCKSTEP_CHECK(std::align(scratch_alignment, scratch_bytes, scratch, room), "scratch of ", scratch_bytes, " bytes");
+  const TeamScratch memory(scratch_bytes);
+  std::byte* const scratch = memory.begin();
   std::barrier<> barrier(team_size);
   const auto wait = [](const void* at) { static_cast<std::barrier<>*>(const_cast<void*>(at))->arrive_and_wait(); };
   if (team_size == 1) {
     for (std::int64_t index = 0; index < count; ++index)
-      call(functor, HostTeam(index, 0, 1, static_cast<std::byte*>(scratch), &barrier, wait));
+      call(functor, HostTeam(index, 0, 1, scratch, &barrier, wait));
     return;
   }
   const bool open = device::has_rights_of_its_own();
@@ -183,7 +180,7 @@ void teams_of_threads(int team_size, std::int64_t count, std::size_t scratch_byt
     threads.emplace_back([=, &barrier] {
       device::with_rights(open, [=, &barrier] {
         for (std::int64_t index = 0; index < count; ++index) {
-          call(functor, HostTeam(index, rank, team_size, static_cast<std::byte*>(scratch), &barrier, wait));
+          call(functor, HostTeam(index, rank, team_size, scratch, &barrier, wait));
           barrier.arrive_and_wait();
         }
       });

@@ -25,8 +25,7 @@ void loop(device::Execution on, const char* label, std::int64_t count, const Fun
 template <class Kernel>
 void teams(device::Execution on, const char* label, std::int64_t num_teams, const Kernel& kernel) {
   device::cuda::launch_on_stand_in(label, on.stream, [kernel, label, num_teams] {
-    const device::Execution alone{device::Space::portable, 1};
-    teams_on_host(alone, label, num_teams, Kernel::scratch_bytes, &kernel,
+    teams_in_turn(label, num_teams, Kernel::scratch_bytes, &kernel,
                   [](const void* of, const HostTeam& team) { static_cast<const Kernel*>(of)->team(team); });
   });
 }

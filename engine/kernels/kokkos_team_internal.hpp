@@ -7,7 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <type_traits>
+#include <vector>
 
 #include <Kokkos_Macros.hpp>
 
@@ -141,8 +143,36 @@ KOKKOS_FUNCTION C team_largest(const Team& team, std::int64_t count, const F& f)
   return result;
 }
 
+// The scratch memory of a team on the host, whose bytes are no number. Aligned to 64 bytes.
+class TeamScratch {
+ public:
+  explicit TeamScratch(std::size_t bytes) : memory_(bytes + alignment, std::byte{0xff}) {
+    void* begin = memory_.data();
+    std::size_t room = memory_.size();
+    begin_ = static_cast<std::byte*>(std::align(alignment, bytes, begin, room));
+  }
+  std::byte* begin() const { return begin_; }
+
+ private:
+  static constexpr std::size_t alignment = 64;
+  std::vector<std::byte> memory_;
+  std::byte* begin_;
+};
+
+using TeamCall = void (*)(const void* functor, const HostTeam& team);
+
 // `count` teams on the host. With a team size of `on` they are threads of their own, and otherwise those of Kokkos.
 void teams_on_host(device::Execution on, const char* label, std::int64_t count, std::size_t scratch_bytes,
-                   const void* functor, void (*call)(const void* functor, const HostTeam& team));
+                   const void* functor, TeamCall call);
+// The same with teams of three threads that run one at a time, so that a barrier which a kernel lacks changes what it
+// writes (teams_in_turn.cpp). Throws InternalError where the threads of a team do not come to the same barriers. Teams
+// have one thread in builds with a sanitizer, which permits no jumps from one stack to another.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool can_take_turns = false;
+#else
+inline constexpr bool can_take_turns = true;
+#endif
+void teams_in_turn(const char* label, std::int64_t count, std::size_t scratch_bytes, const void* functor,
+                   TeamCall call);
 
 }  // namespace lockstep::kernels
