@@ -169,8 +169,7 @@ void teams_of_threads(int team_size, std::int64_t count, std::size_t scratch_byt
   std::barrier<> barrier(team_size);
   const auto wait = [](const void* at) { static_cast<std::barrier<>*>(const_cast<void*>(at))->arrive_and_wait(); };
   if (team_size == 1) {
-    for (std::int64_t index = 0; index < count; ++index)
-      call(functor, HostTeam(index, 0, 1, scratch, &barrier, wait));
+    for (std::int64_t index = 0; index < count; ++index) call(functor, HostTeam(index, 0, 1, scratch, &barrier, wait));
     return;
   }
   const bool open = device::has_rights_of_its_own();
