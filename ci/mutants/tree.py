@@ -33,9 +33,11 @@ SWITCH = {"switch.hpp": "engine/core/mutants_switch.hpp", "switch.cpp": "engine/
 # The configuration of the preset release, so that a compiler cache has what is not mutated.
 CONFIGURE = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DLOCKSTEP_NATIVE=ON", "-DLOCKSTEP_TESTS=ON"]
 MUTATED_FLAGS = "-O1;-w;-Wno-narrowing"  # the switch is no constant: {0, 1} narrows where it stands
-# The operands that unit tests and benchmarks give to the operations, the stand-ins of CUDA and NCCL, and what `lockstep bench` alone
-# calls.
-TEST_INPUTS = re.compile(r"/(op_registry[^/]*|recording_(calls|memory)|(nccl_|cublas_)?stand_in|nccl_(mail|step)|bench_support)\.cpp$")
+# The operands that unit tests and benchmarks give to the operations, the stand-ins of CUDA and NCCL, the teams in which tests and
+# stand-ins run kernels, and what `lockstep bench` alone calls.
+TEST_INPUTS = re.compile(
+    r"/(op_registry[^/]*|recording_(calls|memory)|(nccl_|cublas_)?stand_in|nccl_(mail|step)|teams_(in_turn|on_host)|bench_support)\.cpp$"
+)
 BLOCK = 100  # numbers are given to sources in blocks of this size
 ERROR_AT = re.compile(r"^([^:\s][^:\n]*):(\d+):(\d+):\s+(?:fatal )?(error|required|in .constexpr)")
 

@@ -1,17 +1,12 @@
 #include "engine/kernels/backend.hpp"
 
-#include <algorithm>
 #include <atomic>
-#include <barrier>
 #include <bit>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
 #include <map>
-#include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include <Kokkos_Core.hpp>
@@ -21,27 +16,12 @@
 #include "engine/core/text.hpp"
 #include "engine/device/protection.hpp"
 #include "engine/kernels/blas_internal.hpp"
+#include "engine/kernels/kokkos_host_internal.hpp"
 #include "engine/kernels/kokkos_launch_internal.hpp"
 
 namespace lockstep::kernels {
 
 namespace {
-
-// With Cuda, Kokkos starts with the first kernel on a GPU: its start needs a driver, and must come after the fork. The
-// host's kernels do without it.
-#ifdef KOKKOS_ENABLE_CUDA
-constexpr bool host_needs_kokkos = false;
-#else
-constexpr bool host_needs_kokkos = true;
-#endif
-
-#ifdef KOKKOS_ENABLE_SERIAL
-using HostBackend = Kokkos::Serial;
-constexpr bool host_is_serial = true;
-#else
-using HostBackend = Kokkos::DefaultHostExecutionSpace;
-constexpr bool host_is_serial = false;
-#endif
 
 // Per process, not per rank, because the libraries have one state per process.
 std::mutex& start_mutex() {
@@ -155,62 +135,6 @@ void loop_through_kokkos(const char* label, std::int64_t count, const void* func
   const bool open = device::has_rights_of_its_own();
   Kokkos::parallel_for(label, Kokkos::RangePolicy<HostBackend, Kokkos::IndexType<std::int64_t>>(0, count),
                        [=](std::int64_t index) { device::with_rights(open, [=] { call(functor, index); }); });
-}
-
-namespace {
-
-constexpr std::size_t scratch_alignment = 64;
-
-// Teams of plain threads: any number, on any backend.
-void teams_of_threads(int team_size, std::int64_t count, std::size_t scratch_bytes, const void* functor,
-                      TeamCall call) {
-  const TeamScratch memory(scratch_bytes);
-  std::byte* const scratch = memory.begin();
-  std::barrier<> barrier(team_size);
-  const auto wait = [](const void* at) { static_cast<std::barrier<>*>(const_cast<void*>(at))->arrive_and_wait(); };
-  if (team_size == 1) {
-    for (std::int64_t index = 0; index < count; ++index) call(functor, HostTeam(index, 0, 1, scratch, &barrier, wait));
-    return;
-  }
-  const bool open = device::has_rights_of_its_own();
-  std::vector<std::thread> threads;
-  threads.reserve(static_cast<std::size_t>(team_size));
-  for (int rank = 0; rank < team_size; ++rank)
-    threads.emplace_back([=, &barrier] {
-      device::with_rights(open, [=, &barrier] {
-        for (std::int64_t index = 0; index < count; ++index) {
-          call(functor, HostTeam(index, rank, team_size, scratch, &barrier, wait));
-          barrier.arrive_and_wait();
-        }
-      });
-    });
-  for (std::thread& thread : threads) thread.join();
-}
-
-}  // namespace
-
-void teams_on_host(Execution on, const char* label, std::int64_t count, std::size_t scratch_bytes, const void* functor,
-                   TeamCall call) {
-  initialize();
-  if (on.team_size > 0 || !host_needs_kokkos)
-    return teams_of_threads(std::max<int>(1, on.team_size), count, scratch_bytes, functor, call);
-  using Policy = Kokkos::TeamPolicy<HostBackend>;
-  using Member = Policy::member_type;
-  const int bytes = static_cast<int>(scratch_bytes + scratch_alignment);
-  LOCKSTEP_CHECK(count <= std::numeric_limits<int>::max(), label, ": ", count, " teams");
-  Policy policy(static_cast<int>(count), Kokkos::AUTO);
-  policy.set_scratch_size(0, Kokkos::PerTeam(bytes));
-  const bool open = device::has_rights_of_its_own();
-  Kokkos::parallel_for(label, policy, [=](const Member& member) {
-    void* scratch = member.team_scratch(0).get_shmem(bytes);
-    std::size_t room = scratch_bytes + scratch_alignment;
-    std::align(scratch_alignment, scratch_bytes, scratch, room);
-    const auto wait = [](const void* at) { static_cast<const Member*>(at)->team_barrier(); };
-    device::with_rights(open, [&] {
-      call(functor, HostTeam(member.league_rank(), member.team_rank(), member.team_size(),
-                             static_cast<std::byte*>(scratch), &member, wait));
-    });
-  });
 }
 
 int blas_threads() { return openblas_get_num_threads(); }
