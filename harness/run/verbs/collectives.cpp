@@ -69,10 +69,10 @@ Value joined(comm::Work work, bool async, const Tensor& output, int dim) {
   return with_result(std::move(work), async, Value(from_front(output, dim)));
 }
 
-Tensor plain_tensor(const StepCall& call) {
-  const Tensor tensor = lockstep::detach(call.tensor("tensor"));
+Tensor plain_tensor(const StepCall& call, const char* argument = "tensor") {
+  const Tensor tensor = lockstep::detach(call.tensor(argument));
   if (tensor.is_sharded())
-    throw Error(str("`tensor` is ", describe_sharded(tensor)), "use its local tensor, or redistribute it");
+    throw Error(str("`", argument, "` is ", describe_sharded(tensor)), "use its local tensor, or redistribute it");
   return tensor;
 }
 
@@ -83,9 +83,13 @@ struct AlongDim {
         mesh(call.mesh()),
         group(group_of(*mesh)),
         dim(dim_of(call, tensor)),
-        async(call.boolean("async")) {}
+        async(call.boolean("async")) {
+    if (!call.has("into")) return;
+    if (dim != 0) throw Error("`into` takes the result of dim 0 only", "leave it out, or transpose the tensors");
+    into = plain_tensor(call, "into");
+  }
 
-  Tensor tensor;
+  Tensor tensor, into;
   MeshPtr mesh;
   comm::ProcessGroup& group;
   int dim;
@@ -97,9 +101,9 @@ struct AlongDim {
                   "pad the dim to a multiple of the number of ranks");
   }
   Tensor input() const { return to_front(tensor, dim); }
-  // The output for an input, with size `first` in dim 0.
+  // The output for an input, with size `first` in dim 0 unless the scenario gives it.
   Tensor output(const Tensor& input, std::int64_t first) const {
-    return empty(with_first(input.sizes(), first), tensor.dtype(), tensor.device());
+    return into.defined() ? into : empty(with_first(input.sizes(), first), tensor.dtype(), tensor.device());
   }
 };
 
