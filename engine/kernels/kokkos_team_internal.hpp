@@ -164,7 +164,7 @@ using TeamCall = void (*)(const void* functor, const HostTeam& team);
 // `count` teams on the host. With a team size of `on` they are threads of their own, and otherwise those of Kokkos.
 void teams_on_host(device::Execution on, const char* label, std::int64_t count, std::size_t scratch_bytes,
                    const void* functor, TeamCall call);
-// The same with teams of three threads that run one at a time, so that a barrier which a kernel lacks changes what it
+// The same with teams of three threads that run one at a time, so that a missing barrier can change what a kernel
 // writes (teams_in_turn.cpp). Throws InternalError where the threads of a team do not come to the same barriers. Teams
 // have one thread in builds with a sanitizer, which permits no jumps from one stack to another.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

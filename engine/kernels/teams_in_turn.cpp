@@ -1,6 +1,7 @@
 // Teams whose threads run one at a time: each has a stack of its own, and they take turns on the caller's thread. A
 // thread runs to its next barrier, then the next one does. They go from the first to the last and back, and every other
-// team begins with the last. Without a barrier that it needs, a kernel therefore reads too early in some team.
+// team begins with the last. Where a kernel lacks a barrier, a thread reads before another one writes, in one
+// direction.
 #undef _FORTIFY_SOURCE  // it refuses jumps from one stack to another
 #include <array>
 #include <csetjmp>

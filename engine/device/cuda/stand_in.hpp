@@ -7,8 +7,8 @@
 //
 // The backend, its queues and the transports then work as on GPUs, over a model of streams and events on the host
 // (recording_calls.hpp). Kernels run their portable bodies when their stream reaches them, those with teams in teams of
-// three threads that take turns (kernels/teams_in_turn.cpp), so that a missing barrier shows in the results. The model
-// is lazy: work runs only when something waits for it, so that a missing wait shows there, too.
+// three threads that take turns (kernels/teams_in_turn.cpp), so that a missing barrier can show in the results. The
+// model is lazy: work runs only when something waits for it, so that a missing wait shows there, too.
 //
 // It shows nothing about the speed, the memory or the arithmetic of a GPU. Builds with CUDA do not have it.
 #pragma once
