@@ -85,7 +85,9 @@ lockstep_scenarios_test(sim 2400 --device sim)
 lockstep_scenarios_test(schedule 600 collectives/* --schedule random:1)
 # The cuda device over its stand-in on the host. In a build with CUDA the device needs a GPU.
 if(NOT LOCKSTEP_CUDA)
-  lockstep_scenarios_test(cuda_stand_in 900 replicate/* collectives/* state_dict/* compose/* bits/* --device cuda)
+  # It hashes values too: the hashes must order no launches.
+  lockstep_scenarios_test(cuda_stand_in 900 replicate/* collectives/* state_dict/* compose/* bits/* beyond/launches_of_* flat/launches_of_*
+                          --device cuda --trace-bits ${CMAKE_BINARY_DIR}/bits/cuda)
   set_property(TEST scenarios/cuda_stand_in APPEND PROPERTY ENVIRONMENT LOCKSTEP_CUDA=stand-in)
   # With a GPU per rank, over a stand-in of NCCL.
   lockstep_scenarios_test(nccl_stand_in 900 replicate/* collectives/* sum_order/* negative/beyond_another_order

@@ -150,6 +150,18 @@ void copy_bytes(Stream& stream, const Access& to, const Access& from) {
   if (is_pageable(to) || is_pageable(from)) stream.synchronize();
 }
 
+void launch_read(Stream& stream, const char* name, const Access& range, std::function<void(const std::byte*)> use) {
+  const bool in_place = capabilities_of(stream.device()).runs_on_host;
+  launch(stream, name, {range},
+         [in_place, bytes = range.bytes, &backend = Runtime::current().backend_of(stream.device()),
+          use = std::move(use)](const Pointers& p) {
+           if (in_place) return use(p.at(0));
+           const std::unique_ptr<std::byte[]> copy(new std::byte[bytes]);
+           backend.read(p.execution(), copy.get(), p.at(0), bytes);
+           use(copy.get());
+         });
+}
+
 void read_to_host(void* to, Memory& from, std::size_t offset, std::size_t bytes) {
   if (bytes == 0) return;
   Stream& stream = current_stream(from.device());

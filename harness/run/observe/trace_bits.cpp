@@ -11,11 +11,9 @@
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/checkpoint.hpp"
 #include "engine/core/checked.hpp"
-#include "engine/core/error.hpp"
 #include "engine/core/json_text.hpp"
 #include "engine/core/rank_context.hpp"
-#include "engine/device/capabilities.hpp"
-#include "engine/device/stream.hpp"
+#include "engine/device/launch_read.hpp"
 
 namespace lockstep::run {
 
@@ -78,22 +76,11 @@ struct TraceBits::Records {
                   const Tensor& tensor) {
     if (!tensor.defined() || tensor.is_meta() || !tensor.storage()->has_memory()) return;
     Record& record = records->list.emplace_back(what, path, index, tensor);
-    if (!device::capabilities_of(tensor.device()).runs_on_host) return add_copied(record, tensor);
-    device::launch(device::current_stream(tensor.device()), "trace_bits", {read(tensor)},
-                   [records, &record, strides = tensor.strides()](const device::Pointers& pointers) {
-                     record.hash = hash_of(pointers.at(0), size_of(record.dtype), record.sizes, strides);
-                     record.done = true;
-                   });
-  }
-  // The host waits for the stream, because a launch cannot read this memory.
-  static void add_copied(Record& record, const Tensor& tensor) {
-    try {
-      const std::vector<std::byte> bytes = to_bytes(tensor);
-      record.hash = XXH3_64bits(bytes.data(), bytes.size());
-      record.done = true;
-    } catch (const Error&) {
-      // The stream has failed: the next wait of the program throws this, too.
-    }
+    device::launch_read(device::current_stream(tensor.device()), "trace_bits", read(tensor),
+                        [records, &record, strides = tensor.strides()](const std::byte* bytes) {
+                          record.hash = hash_of(bytes, size_of(record.dtype), record.sizes, strides);
+                          record.done = true;
+                        });
   }
 };
 

@@ -1,8 +1,8 @@
 // Hashes of the outputs of all modules and of all gradients of a case on one rank, in the order of their computation
 // (`lockstep run --trace-bits`; `lockstep compare --trace` reads them, harness/report).
 //
-// A hash is computed by a launch that reads the tensor on the current stream. It orders and copies nothing. The modules
-// of all models that verbs bind are hooked, copies included.
+// A hash is computed by a launch that reads the tensor on the current stream. It orders nothing: a case has the same
+// checks of order and of launches with it. The modules of all models that verbs bind are hooked, copies included.
 //
 //   TraceBits trace;
 //   trace.after_step(step.verb, step.as, result);   // after each step
