@@ -11,8 +11,8 @@
 
 namespace lockstep::device {
 
-// `use` runs on the stream, like the body of a launch, and gets the address of the first byte of the range, or of a copy
-// on the host that lasts as long as the call. It must not block. Throws what launch() throws.
+// `use` runs on the stream, like the body of a launch, and gets the address of the first byte of the range, or of a
+// copy on the host that lasts as long as the call. It must not block. Throws what launch() throws.
 void launch_read(Stream& stream, const char* name, const Access& range, std::function<void(const std::byte*)> use);
 
 }  // namespace lockstep::device
