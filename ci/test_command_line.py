@@ -301,3 +301,11 @@ def test_report_writes_one_page(tmp_path):
     assert made.returncode == 0, made.stderr
     page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
     assert "paged" in page and page.lstrip().lower().startswith("<!doctype html>")
+
+
+def test_variables_of_kokkos_break_no_run(tmp_path, monkeypatch):
+    # Kokkos 3 refuses arguments that differ from its variables.
+    monkeypatch.setenv("KOKKOS_NUM_THREADS", "2")
+    monkeypatch.setenv("KOKKOS_DISABLE_WARNINGS", "0")
+    ran = lockstep("run", scenario(tmp_path, "sums"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -58,6 +58,20 @@ class Scene:
     exit_code: int = 0  # without a fault
     short_writes: bool = True  # whether writes also fail half-way
 
+SCHEDULED = """\
+scenario: scheduled
+summary: A save on a thread of its own under a schedule.
+ranks: {world_size: [2], launch: [thread]}
+device: [sim]
+steps:
+  - let: {x: "ones(4)", y: "zeros(4)"}
+  - save_checkpoint: {folder: saved, state: {x: x}, async: true}
+    as: saving
+  - wait: saving
+  - load_checkpoint: {folder: saved, state: {x: y}}
+  - expect_equal: [y, x]
+"""
+
 
 def _home(folder: Path) -> Path:
     """A home with few scenarios, so that few calls search it."""
@@ -115,6 +129,8 @@ def all_scenes() -> list[Scene]:
         Scene("run_series", ((*RUN, "{folder}/sums.yaml", *RESULTS),), _sum("sums", "thread", "cuda"), {"LOCKSTEP_CUDA": "stand-in"}),
         Scene("run_checkpoint", ((*RUN, "{folder}/checkpoint.yaml", *RESULTS, "--files", "{folder}/out/files"),),
               _scenario("checkpoint", CHECKPOINT)),  # fmt: skip
+        Scene("run_scheduled", ((*RUN, "{folder}/scheduled.yaml", "--schedule", "random:1", *RESULTS),),
+              _scenario("scheduled", SCHEDULED)),  # fmt: skip
         Scene("run_hosts", tuple((*RUN, "{folder}/sums.yaml", *RESULTS) for _ in range(2)), _sum("sums"),
               {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "LOCKSTEP_HOSTS": "ranks", "LOCKSTEP_LINK": "tcp",
                "LOCKSTEP_CONNECT_SECONDS": "4"}),  # fmt: skip

@@ -152,6 +152,16 @@ TEST_F(Autograd, RunsHooksInOrderOnTheCompleteGradient) {
   EXPECT_THAT(values(grad(x)), ElementsAre(10, 10));  // 0.5 * 2, and 10 by the first hook of x
 }
 
+TEST_F(Autograd, RemovesAHookOfAResult) {
+  const Tensor x = leaf({1, 2});
+  const Tensor h = ops::mul(x, 2.0);
+  add_hook(h, [](const Tensor& gradient) { return raw::mul(gradient, 10.0); });
+  const HookId removed = add_hook(h, [](const Tensor& gradient) { return raw::add(gradient, 1.0); });
+  remove_hook(h, removed);
+  backward({ops::sum(h)});
+  EXPECT_THAT(values(grad(x)), ElementsAre(20, 20));  // 2 * 10
+}
+
 TEST_F(Autograd, CallsTheAccumulatorInsteadOfAccumulating) {
   const Tensor x = leaf({1, 2});
   std::vector<double> got;

@@ -57,8 +57,10 @@ void add_(const Tensor& to, const Tensor& value, double alpha) {
 
 void add_(const Tensor& to, double value) {
   check("add_", to, Keeps::nothing);
-  if (!is_floating(to.dtype())) return raw::add_(to, scalar_for("add_", to, value));
-  raw::add_(to, value);
+  if (is_floating(to.dtype()))
+    raw::add_(to, value);
+  else
+    raw::add_(to, scalar_for("add_", to, value));
   record_in_place("add_", to, {to}, {}, passed_on);
 }
 
@@ -72,8 +74,10 @@ void sub_(const Tensor& to, const Tensor& value) {
 
 void sub_(const Tensor& to, double value) {
   check("sub_", to, Keeps::nothing);
-  if (!is_floating(to.dtype())) return raw::sub_(to, scalar_for("sub_", to, value));
-  raw::sub_(to, value);
+  if (is_floating(to.dtype()))
+    raw::sub_(to, value);
+  else
+    raw::sub_(to, scalar_for("sub_", to, value));
   record_in_place("sub_", to, {to}, {}, passed_on);
 }
 
@@ -100,8 +104,10 @@ void mul_(const Tensor& to, const Tensor& value) {
 
 void mul_(const Tensor& to, double value) {
   check("mul_", to, Keeps::sums);
-  if (!is_floating(to.dtype())) return raw::mul_(to, scalar_for("mul_", to, value));
-  raw::mul_(to, value);
+  if (is_floating(to.dtype()))
+    raw::mul_(to, value);
+  else
+    raw::mul_(to, scalar_for("mul_", to, value));
   record_in_place("mul_", to, {to}, {}, [value](const Backward& at) -> Gradients {
     return {like_result(at, raw::mul(local_grad(at), value))};
   });

@@ -74,35 +74,31 @@ std::string explain_ends(const std::vector<RankHistory>& stories) {
   return out;
 }
 
-// The earliest collective for which ranks issued different calls; null if there is none.
-const Calls* find_divergence(const Recording& recording) {
-  const Calls* diverged = nullptr;
-  std::int64_t diverged_ns = 0;
+// The collectives for which ranks issued different calls, the earliest first.
+std::vector<const Calls*> find_divergences(const Recording& recording) {
+  std::multimap<std::int64_t, const Calls*> by_time;
   for (const auto& [id, calls] : recording.collectives) {
-    std::string first;
+    const std::string first = signature(*calls.begin()->second);
     std::int64_t issued_ns = 0;
     bool differs = false;
     for (const auto& [rank, call] : calls) {
-      const std::string mine = signature(*call);
-      if (first.empty()) first = mine;
-      differs |= mine != first;
+      differs |= signature(*call) != first;
       issued_ns = std::max(issued_ns, call->issued_ns);
     }
-    if (differs && (diverged == nullptr || issued_ns < diverged_ns)) {
-      diverged = &calls;
-      diverged_ns = issued_ns;
-    }
+    if (differs) by_time.emplace(issued_ns, &calls);
   }
-  return diverged;
+  std::vector<const Calls*> found;
+  for (const auto& [ns, calls] : by_time) found.push_back(calls);
+  return found;
 }
 
-std::string explain_divergence(const Calls& calls) {
+std::string explain_divergence(const Calls& calls, bool is_first) {
   std::map<std::string, std::vector<int>> ranks_by_call;
   for (const auto& [rank, call] : calls) ranks_by_call[recorded_call_text(*call)].push_back(rank);
   std::string list;
   for (const auto& [text, ranks] : ranks_by_call)
     list += str(list.empty() ? "" : "; ", named_ranks_text(ranks), " called ", text);
-  return str("The ranks diverged here: ", list, ".\n");
+  return str(is_first ? "The ranks diverged here: " : "Later they diverged here, too: ", list, ".\n");
 }
 
 // The last call of a rank that others wait for.
@@ -115,12 +111,19 @@ std::string explain_missing_rank(const RankHistory& story) {
              story.ended ? "." : " and has called no collective since.");
 }
 
+// Whether the call failed and the rank did more after it, such as a step that expects the error.
+bool went_on(const Recording& recording, int rank, const RecordedCollective& call) {
+  if (call.state != CollectiveState::failed) return false;
+  const RankHistory& story = *recording.stories.at(rank);
+  return &call != &story.collectives.back() || (story.ended && !story.failed && !story.died);
+}
+
 // The ranks in a pending collective, and the members that have not called it. "" if it is not pending.
 std::string explain_waits(const Recording& recording, const Calls& calls) {
   std::vector<int> waiting, missing;
   const RecordedCollective* sample = nullptr;
   for (const auto& [rank, call] : calls) {
-    if (!is_pending(*call)) continue;
+    if (!is_pending(*call) || went_on(recording, rank, *call)) continue;
     waiting.push_back(rank);
     if (sample == nullptr) sample = call;
   }
@@ -156,10 +159,10 @@ std::string explain(const std::vector<RankHistory>& stories) {
   if (stories.empty()) return "The recording holds no rank.\n";
   const Recording recording(stories);
   std::string out = explain_ends(stories);
-  const Calls* diverged = find_divergence(recording);
-  if (diverged != nullptr) out += explain_divergence(*diverged);
+  const std::vector<const Calls*> diverged = find_divergences(recording);
+  for (const Calls* calls : diverged) out += explain_divergence(*calls, calls == diverged.front());
   for (const auto& [id, calls] : recording.collectives)
-    if (&calls != diverged) out += explain_waits(recording, calls);
+    if (std::find(diverged.begin(), diverged.end(), &calls) == diverged.end()) out += explain_waits(recording, calls);
   if (!out.empty()) return out;
   std::size_t total = 0;
   for (const RankHistory& story : stories) total += story.collectives.size();

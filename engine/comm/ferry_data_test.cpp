@@ -36,6 +36,11 @@ TEST_F(FerryData, ACollectiveIsDoneInTheRecorderOfEveryMember) {
   arrival.member = 1;
   arrival.age_ns = 7'000'000'000;
   peer_.send(0, FerryKind::arrival, arrival);
+  // Another call of that rank, which has the same number in its group and stays unfinished.
+  ArrivalBody other = arrival;
+  other.group = group({1, 0}).id;
+  other.member = 0;
+  peer_.send(0, FerryKind::arrival, other);
   auto [data, summand] = next_body<DataBody>(FerryKind::data);
   EXPECT_EQ(data.member, 0);
   EXPECT_EQ(data.begin, 0);
@@ -51,6 +56,8 @@ TEST_F(FerryData, ACollectiveIsDoneInTheRecorderOfEveryMember) {
   data.member = -1;
   peer_.send(0, FerryKind::data, data, {reinterpret_cast<const char*>(total), sizeof total});
   ASSERT_TRUE(soon([&] { return record.state.load() == CollectiveState::done; }));
+  EXPECT_EQ(control_.rank(1).num_records.load(), 2U);
+  EXPECT_EQ(control_.rank(1).records[1].state.load(), CollectiveState::waiting) << "the call in the other group";
   rank.join();
   EXPECT_THAT(sum, ::testing::ElementsAre(10, 20, 30));
 }

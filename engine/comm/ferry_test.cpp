@@ -10,6 +10,7 @@
 
 #include "engine/comm/control_plane.hpp"
 #include "engine/comm/ferry_messages.hpp"
+#include "engine/comm/protocol.hpp"
 #include "engine/comm/test_ferry.hpp"
 
 namespace lockstep::comm {
@@ -196,6 +197,44 @@ TEST_F(FerryOfSecondHost, LosesTheFirstHost) {
   EXPECT_EQ(ferry_.lost()[0].host, 0);
   EXPECT_EQ(control_.rank(0).end.load(), RankEnd::died);
   EXPECT_EQ(control_.rank(1).end.load(), RankEnd::none);
+}
+
+// Rank 0 waits for rank 1 in their group, and rank 1 for rank 0 in a channel of it. Host 0 decides about both.
+TEST_F(FerryOfSecondHost, ProposesTheGroupsOfACycleTogether) {
+  GroupControl &all = group({0, 1}), &channel = group({0, 1}, all.id);
+  std::string failure;
+  std::thread rank([&] {
+    const testing_ranks::Body body = [](int) {
+      receive(world_group(), testing_ranks::tensor_of(std::vector<float>{1, 2, 3}, DType::float32), 0);
+    };
+    failure = testing_ranks::run_rank(world_, 1, body, 60.0);
+  });
+  RankBody state{};
+  state.has_begun = 1;
+  state.waits = 1;
+  state.wait_changes = 1;
+  state.blocked_at = 2;
+  state.num_waits = 1;
+  WaitBody wait{};
+  wait.group = all.id;
+  wait.reason = static_cast<std::uint32_t>(WaitReason::arrivals);
+  peer_.send(1, FerryKind::rank_state, state, ferry_bytes(wait));
+  const auto [first, text] = next_body<PoisonBody>(FerryKind::propose);
+  EXPECT_EQ(first.group, all.id);
+  EXPECT_EQ(first.more_follow, 1U);
+  EXPECT_THAT(text, ::testing::StartsWith("deadlock: rank 0 waits for rank 1"));
+  const auto [second, same] = next_body<PoisonBody>(FerryKind::propose);
+  EXPECT_EQ(second.group, channel.id);
+  EXPECT_EQ(second.more_follow, 0U);
+  EXPECT_EQ(same, text);
+  for (const GroupControl* each : {&all, &channel}) {
+    PoisonBody poison{};
+    poison.group = each->id;
+    peer_.send(1, FerryKind::poison, poison, text);
+  }
+  ASSERT_TRUE(soon([&] { return channel.poison.is_set(); }));
+  rank.join();
+  EXPECT_THAT(failure, ::testing::HasSubstr("deadlock: rank 0 waits for rank 1"));
 }
 
 }  // namespace

@@ -168,6 +168,7 @@ std::string mismatch_text(const IssuedCollective& issued) {
 
 // The members whose streams have not come to the collective, if others have.
 std::string late_streams_text(const IssuedCollective& issued) {
+  if (issued.group->spans_hosts != 0) return "";  // the streams of other hosts are not known here
   std::vector<int> late;
   bool moves = false;
   for (int member = 0; member < issued.group->size; ++member) {

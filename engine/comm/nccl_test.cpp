@@ -191,6 +191,19 @@ TEST(Nccl, AbortsOnAllMembersWhenACallFailsOnOne) {
   }
 }
 
+// All calls of the two steps are made, and each step has asked once: the next question is that of the wait for the
+// stream.
+TEST(Nccl, AFailureWhileDataMovesEndsOnAllMembers) {
+  const auto failures = run_on_gpus(3, [](int rank, RecordingNccl& nccl) {
+    sum_once(1);  // creates the communicator
+    exchange(world_group(), "", "all have their sums");
+    if (rank == 1) nccl.fail("poll", 1, 3);
+    sum_once(1);
+    device::current_stream(gpu).synchronize();
+  });
+  EXPECT_THAT(failures, Each(HasSubstr("poll of member 1: refused by the test")));
+}
+
 // The calls of other groups on the same stream come after those of the failed step, and are no part of it.
 TEST(Nccl, ARefusedCallLeavesItsStreamToOtherGroups) {
   for (const char* call : {"send", "receive"}) {

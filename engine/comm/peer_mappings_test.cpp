@@ -73,6 +73,15 @@ TEST(PeerMappings, MapsTheBlocksOfABufferOverSeveralWords) {
   EXPECT_EQ(mapped_blocks(130, 150), 150);
 }
 
+// Each block of each arena is used once, and so none is mapped.
+TEST(PeerMappings, KeepsTheBlocksOfLargeArenasApart) {
+  const auto host = small_world(2, 300);
+  PeerMappings mappings(*host);
+  for (const device::Kind kind : {device::Kind::cpu, device::Kind::sim})
+    for (const int rank : {0, 1}) mappings.note_use(rank, host->arena(kind, rank).base, host->arena(kind, rank).bytes);
+  EXPECT_EQ(mappings.num_mapped_blocks(), 0);
+}
+
 TEST(PeerMappings, PutsThePagesOfTheBlocksIntoThePageTable) {
   const auto host = small_world(2, 300);
   std::byte* const base = host->arena(device::Kind::cpu, 1).base;

@@ -96,6 +96,16 @@ TEST_P(BackendPromises, PoisonMemoryThatALaunchOnlyWrites) {
   expect_text(large, std::string(200'000, '\xff'));
 }
 
+TEST_P(BackendPromises, PoisonMemoryOfTheHostThatACopyWrites) {
+  if (!can().computes) GTEST_SKIP() << "it has no values";
+  const MemoryPtr from = block_with("values"), to = allocate(cpu, 6);
+  set_poison(true);
+  copy_bytes(current_stream(device()), full_access(to, Mode::write), full_access(from, Mode::read));
+  synchronize_all();
+  set_poison(false);
+  expect_text(to, "values");
+}
+
 TEST_P(BackendPromises, FindAWriteToMemoryThatALaunchOnlyReads) {
   if (can().computes && !can().runs_on_host) GTEST_SKIP() << "its memory is written by kernels only";
   const MemoryPtr large = allocate(device(), 200'000);

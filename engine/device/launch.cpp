@@ -33,6 +33,7 @@ namespace {
 }  // namespace
 
 Pointers LaunchDetail::prepare(Stream& stream, const char* name, std::span<const Access> accesses, bool copy) {
+  flush(stream);  // throws an earlier failure before the order check counts the accesses
   Pointers pointers(stream.execution_);
   StreamState& state = *stream.state_;
   OrderCheck& order = state.runtime->order();

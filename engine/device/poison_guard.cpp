@@ -40,7 +40,7 @@ PoisonGuard::PoisonGuard(Backend& backend, const Stream& stream, const char* nam
       exclusive = exclusive && (other.mode == access.mode || !overlaps(access, other));
     if (!exclusive) continue;
     std::vector<Range>& ranges = access.mode == Mode::write ? write_only_ : read_only_;
-    ranges.push_back({i, access.bytes, is_host(access.memory->device()), text_of(access), {}});
+    ranges.push_back({i, access.bytes, text_of(access), {}});
   }
 }
 
@@ -52,13 +52,8 @@ void PoisonGuard::before(const Pointers& pointers) {
   for (Range& range : read_only_) keep(range);
   for (Range& range : write_only_) {
     keep(range);
-    std::byte* const begin = pointers.at(range.index);
-    if (range.on_host) {  // a GPU cannot fill it
-      const std::vector<std::byte> filled(range.bytes, poison);
-      backend_.write(pointers.execution(), begin, filled.data(), range.bytes);
-    } else {
-      backend_.fill(pointers.execution(), begin, poison, range.bytes);
-    }
+    const std::vector<std::byte> filled(range.bytes, poison);  // written, because a GPU cannot fill memory of the host
+    backend_.write(pointers.execution(), pointers.at(range.index), filled.data(), range.bytes);
   }
 }
 

@@ -37,7 +37,6 @@ class PoisonGuard {
   struct Range {
     std::size_t index;  // of the access
     std::size_t bytes;
-    bool on_host;
     std::string text;
     std::vector<std::byte> copy;  // of the bytes before the launch
   };

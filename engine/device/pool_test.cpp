@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -102,6 +103,22 @@ TEST(Pool, DoesNotGrowInRepeatedSteps) {
   std::size_t live = 0;
   for (std::size_t i = 0; i < sizes.size(); ++i) live += i % 3 == 1 ? 0 : sizes[i];
   EXPECT_LT(static_cast<double>(reserved), 1.35 * static_cast<double>(live));
+}
+
+// A step splits the chunk twice and merges all again.
+TEST(Pool, UsesTheRecordsOfMergedBlocksAgain) {
+  Arena arena = Arena::map_private(std::size_t{1} << 20);
+  Pool pool(&arena);
+  std::set<const PoolBlock*> records;
+  for (int step = 0; step < 100; ++step) {
+    bool grew = false;
+    PoolBlock* const first = pool.allocate(100, grew);
+    PoolBlock* const second = pool.allocate(100, grew);
+    records.insert({first, second});
+    pool.release(second);
+    pool.release(first);
+  }
+  EXPECT_LE(records.size(), 4U);
 }
 
 TEST(Pool, UsesLittleMemoryForSmallCases) {

@@ -48,10 +48,6 @@ namespace {
 // Under the lock.
 void start_kokkos() {
   if (kokkos_started) return;
-  if (Kokkos::is_initialized()) {
-    kokkos_started = true;
-    return;
-  }
   // One thread per rank, unless the environment asks for more.
   const bool threads_chosen = std::getenv("OMP_NUM_THREADS") || std::getenv("KOKKOS_NUM_THREADS");
 #if KOKKOS_VERSION >= 40000
@@ -63,8 +59,9 @@ void start_kokkos() {
   Kokkos::initialize(settings);
 #else
   Kokkos::InitArguments arguments;
-  if (host_is_serial || !threads_chosen) arguments.num_threads = 1;
-  arguments.disable_warnings = true;
+  // Kokkos 3 refuses an argument that differs from the environment.
+  if (!threads_chosen) arguments.num_threads = 1;
+  if (!std::getenv("KOKKOS_DISABLE_WARNINGS")) arguments.disable_warnings = true;
   Kokkos::initialize(arguments);
 #endif
   kokkos_started.store(true, std::memory_order_release);

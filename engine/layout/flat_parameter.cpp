@@ -58,7 +58,7 @@ void add_boxes(const Dims& sizes, int dim, StretchBox box, std::int64_t begin, s
     add_boxes(sizes, dim + 1, part, from - index * row, to - from, boxes);
   };
   const bool starts_inside = begin % row != 0, ends_inside = (begin + length) % row != 0;
-  if (first == last && (starts_inside || ends_inside)) return add_part(first, begin, begin + length);
+  if (first == last && ends_inside) return add_part(first, begin, begin + length);
   if (starts_inside) add_part(first, begin, (first + 1) * row);
   add_rows(first + (starts_inside ? 1 : 0), last + (ends_inside ? 0 : 1));
   if (ends_inside) add_part(last, last * row, begin + length);

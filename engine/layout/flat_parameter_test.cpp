@@ -1,5 +1,7 @@
 #include "engine/layout/flat_parameter.hpp"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 namespace lockstep::layout {
@@ -58,13 +60,13 @@ TEST(FlatParameter, RefusesMoreElementsThan64BitsCount) {
 
 // Every stretch of some shapes: each of its elements is in exactly one box, at its place in the stretch.
 TEST(FlatParameter, BoxesOfAStretchTileIt) {
-  for (const Dims& sizes : {Dims{7}, Dims{3, 4}, Dims{2, 3, 4}, Dims{1, 5, 1}, Dims{2, 1, 3, 2}, Dims{4, 1}}) {
+  for (const Dims& sizes : {Dims{}, Dims{7}, Dims{3, 4}, Dims{2, 3, 4}, Dims{1, 5, 1}, Dims{2, 1, 3, 2}, Dims{4, 1}}) {
     const std::int64_t total = num_elements(sizes);
     for (std::int64_t begin = 0; begin <= total; ++begin)
       for (std::int64_t length = 0; begin + length <= total; ++length) {
         std::vector<int> covered(static_cast<std::size_t>(length), 0);
         const std::vector<StretchBox> boxes = boxes_of_stretch(sizes, begin, length);
-        EXPECT_LE(boxes.size(), static_cast<std::size_t>(length == 0 ? 0 : 2 * sizes.size() - 1));
+        EXPECT_LE(boxes.size(), static_cast<std::size_t>(length == 0 ? 0 : 2 * std::max(sizes.size(), 1) - 1));
         for (const StretchBox& box : boxes) {
           std::int64_t at = box.at;
           for (std::int64_t k = 0; k < num_elements(box.sizes); ++k, ++at) {

@@ -164,7 +164,7 @@ void cast_module(const ModulePtr& root, DType dtype) {
   settle(root);
   const NoGrad no_grad;
   for_each_tensor(root, [dtype](const Tensor& tensor, device::Purpose purpose) {
-    if (!is_floating(tensor.dtype()) || tensor.dtype() == dtype) return;
+    if (!is_floating(tensor.dtype())) return;
     const device::PurposeScope scope(purpose);
     swap_data(tensor, raw::cast(detach(tensor), dtype));
   });

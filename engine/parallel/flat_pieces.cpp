@@ -20,11 +20,6 @@ LayoutPtr layout_among_shards(const FlatParameterShards& unit, const Dims& sizes
       layout::data_parallel_layout(unit.settings().mesh.axes(), sizes, 0));
 }
 
-Tensor on_device_of(const FlatParameterShards& unit, const Tensor& local) {
-  const device::Device device = unit.settings().device;
-  return local.device() == device ? local : raw::to_device(local, device);
-}
-
 }  // namespace
 
 Dims full_sizes(const FlatParameterShards& unit, std::size_t index) {
@@ -58,7 +53,7 @@ Tensor piece_of(const FlatParameterShards& unit, std::size_t index, const Tensor
 }
 
 Tensor full_of_piece(const FlatParameterShards& unit, std::size_t index, const Tensor& piece) {
-  const Tensor mine = on_device_of(unit, local_tensor(piece));
+  const Tensor mine = raw::to_device(local_tensor(piece), unit.settings().device);
   return full_tensor(make_sharded(mine, layout_among_shards(unit, unit.flat().entries[index].sizes)));
 }
 

@@ -112,7 +112,6 @@ class UnitFinder {
     const bool is_unit = std::find(types.begin(), types.end(), module->type()) != types.end() &&
                          !defect_armed(Defect::flat_unit_types_ignored);
     if (!path.empty() && !is_unit) return;
-    if (contains(outside_, module)) return;
     const bool ignores = !defect_armed(Defect::flat_ignored_sharded);
     ParameterCollector collector(outside_, ignores ? options_.ignored_parameters : std::vector<Tensor>(),
                                  ParameterCollector::Order::module_first);

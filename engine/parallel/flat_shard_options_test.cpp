@@ -211,6 +211,27 @@ TEST(FlatShardOptions, WritesBackWhatWasAssignedToASlot) {
             "");
 }
 
+TEST(FlatShardOptions, RefusesASlotWithoutATensor) {
+  for (const bool original : {true, false})
+    EXPECT_EQ(run(2,
+                  [original](int) {
+                    const nn::ModulePtr model = linear(2, 2, 1);
+                    FlatShardOptions options;
+                    options.original_parameters = original;
+                    flat_shard(model, options);
+                    model->call(rows(1, {2, 2}));
+                    nn::settle(model);
+                    // The slot of the flat parameter comes after those of the module's own parameters.
+                    (original ? model->parameters.front() : model->parameters.back()).tensor = Tensor();
+                    const std::string message = error_of([&] { model->call(rows(1, {2, 2})); });
+                    require(message.find("Cannot writeback when the parameter shape changes") != std::string::npos &&
+                                message.find("but got nothing") != std::string::npos,
+                            message);
+                  }),
+              "")
+        << (original ? "original parameters" : "a flat parameter");
+}
+
 TEST(FlatShardOptions, FollowsACastOfTheModule) {
   for (const bool original : {true, false})
     EXPECT_EQ(run(2,

@@ -110,7 +110,7 @@ nn::StateDict state_dict_of(const Inventory& inventory) {
     } else {
       if (entry.is_managed && !has_buffers) continue;
       value = detach(entry.held);
-      if (entry.type && *entry.type != value.dtype()) value = raw::cast(value, *entry.type);
+      if (entry.type) value = raw::cast(value, *entry.type);
     }
     state.emplace_back(entry.path, settings.cpu && (entry.unit || entry.is_managed) ? on_host(value) : value);
   }

@@ -152,7 +152,7 @@ void PerParameterShards::unpack_extended(std::size_t index, const Tensor& gather
     layout::FlatShards flat;
     flat.num_ranks = num_ranks;
     flat.per_rank = gathered.num_bytes() / num_ranks / size;
-    flat.offsets.assign(parameters_.size(), 0);
+    flat.offsets.resize(parameters_.size());
     flat.offsets[index] = sent.tensors.front().offset_bytes / size;
     const Tensor typed = typed_view(gathered, {gathered.num_bytes() / size}, compute_type(), 0);
     return copy_out(memory, typed, cuts_[index], flat, index);

@@ -44,7 +44,7 @@ namespace {
 
 // Whether this backward adds nothing to the gradient any more.
 bool is_complete(const UnshardedParameter& parameter) {
-  return parameter.fresh.defined() || !parameter.leaf.defined() || !backward_reaches(parameter.leaf);
+  return parameter.fresh.defined() || !backward_reaches(parameter.leaf);
 }
 
 }  // namespace

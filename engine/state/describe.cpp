@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/mesh/sharded.hpp"
@@ -20,9 +21,11 @@ bool may_have_replicas(const TreeTensor& entry) {
   const Tensor& tensor = entry.tensor;
   if (!tensor.is_sharded()) return RankContext::current().world_size() > 1;
   const layout::ShardedLayout& layout = *tensor.layout();
+  std::int64_t num_parts = 1;  // ranks outside the mesh may hold the same parts
   for (int axis = 0; axis < layout.mesh.num_axes(); ++axis)
-    if (layout.mesh.size(axis) > 1 && layout.placements[static_cast<std::size_t>(axis)].is_replicate()) return true;
-  return false;
+    if (!layout.placements[static_cast<std::size_t>(axis)].is_replicate())
+      num_parts = bounded_product(num_parts, layout.mesh.size(axis));
+  return num_parts < RankContext::current().world_size();
 }
 
 std::uint64_t digest_of(const Tensor& tensor) {

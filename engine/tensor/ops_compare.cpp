@@ -32,7 +32,6 @@ Tensor extremes(const char* name, const Tensor& a, int dim, bool keep_dim, bool 
   const int on = a.num_dims() == 0 ? 0 : normalize_dim(dim, a.num_dims(), name);
   if (a.num_dims() > 0 && a.sizes()[on] == 0)
     throw Error(str(name, ": dim ", on, " of ", describe(a), " has no elements"), "give a dim that has elements");
-  const bool permutes = a.num_dims() > 1 && on != a.num_dims() - 1;
   // The other dims keep their order.
   Dims order, sizes;
   for (int at = 0; at < a.num_dims(); ++at) {
@@ -40,7 +39,7 @@ Tensor extremes(const char* name, const Tensor& a, int dim, bool keep_dim, bool 
     if (at != on || keep_dim) sizes.push_back(at == on ? 1 : a.sizes()[at]);
   }
   if (a.num_dims() > 0) order.push_back(on);
-  const Tensor from = contiguous(permutes ? permute(a, order) : a);
+  const Tensor from = contiguous(permute(a, order));
   const Tensor out = empty(sizes, wants_index ? DType::int64 : a.dtype(), a.device());
   const Tensor none;
   run_operands(name, a.device(), a.num_elements(),

@@ -164,6 +164,10 @@ TEST_F(RawOps, RefuseIndicesOutOfRange) {
               HasSubstr("index_select: index 2 at position 1 is out of range for a dim of size 2"));
   EXPECT_THAT(message_of([&] { index_select(a, 1, index({-1}, cpu)); }), HasSubstr("index -1"));
   EXPECT_THAT(message_of([&] { index_add_(a, 0, index({5}, cpu), floats({1, 2}, {1, 2})); }), HasSubstr("index 5"));
+  EXPECT_THAT(message_of([&] {
+                index_add_(a, 0, index({0}, cpu), floats({1, 2, 3, 4}, {2, 2}));
+              }),
+              HasSubstr("index_add_: the value is (2, 2), not (1, 2)"));
   EXPECT_THAT(to_doubles(a), ElementsAre(1, 2, 3, 4));  // nothing was written
   EXPECT_THAT(message_of([&] { index_select(a, 0, floats({1.0}, {1})); }), HasSubstr("the index is float32"));
   EXPECT_THAT(message_of([&] { index_select(select(select(a, 0, 0), 0, 0), 0, index({0}, cpu)); }),

@@ -155,6 +155,22 @@ TEST(CudaBackend, NamesAGpuWithoutMemory) {
   EXPECT_EQ(cuda.num_live_allocations(), 0);
 }
 
+// Other programs have all but 1 MiB of a GPU that is large enough.
+TEST(CudaBackend, NamesAGpuThatIsInUse) {
+  constexpr std::size_t mib = std::size_t{1} << 20;
+  RecordingCalls cuda(1, 4 * gib);
+  const StandIn stand_in(cuda);
+  void* const others = cuda.allocate(4 * gib - mib);
+  const OneRank rank;
+  EXPECT_THROW(allocate(gpu, 8), ResourceError);
+  EXPECT_THAT(message_of([] { allocate(gpu, 8); }),
+              AllOf(HasSubstr(str("has ", mib, " of ", 4 * gib, " bytes free, too little for rank 0 of 1")),
+                    HasSubstr("end other programs on the GPU")));
+  EXPECT_EQ(cuda.num_live_allocations(), 1);
+  cuda.release(others);
+  EXPECT_EQ(allocate(gpu, 8)->bytes(), 8U);
+}
+
 TEST(CudaBackend, AllocatesOncePerRank) {
   RecordingCalls cuda;
   const StandIn stand_in(cuda);

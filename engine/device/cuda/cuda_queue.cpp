@@ -227,13 +227,15 @@ void CudaQueue::wait_for(CudaQueue& other, std::uint64_t number) {
 }
 
 void CudaQueue::await(std::uint64_t number) {
-  std::unique_lock lock(mutex_);
-  await_enqueued(number, lock);
-  const std::shared_ptr<Mark> mark = mark_after(number, lock);
+  std::shared_ptr<Mark> mark;
+  {
+    std::unique_lock lock(mutex_);
+    await_enqueued(number, lock);
+    mark = mark_after(number, lock);
+  }
   if (mark == nullptr) return;
-  lock.unlock();
   calls_.synchronize_event(mark->event);
-  lock.lock();
+  const std::unique_lock lock(mutex_);
   reached(mark->number, lock);
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/core/resources.hpp"
 #include "harness/run/trace/traced_layouts.hpp"
 
 namespace lockstep::run {
@@ -167,6 +168,8 @@ Value call_function(const CallArguments& call) {
   } catch (const UnsupportedError&) {
     throw;
   } catch (const InternalError&) {
+    throw;
+  } catch (const ResourceError&) {
     throw;
   } catch (const Error& error) {
     const std::string prefix = str(call.name(), "(...): ");
