@@ -240,10 +240,7 @@ void BackwardPass::run_ready() {
 void BackwardPass::run_node(NodeTask& task) {
   Node& node = *task.node;
   if (node.passes_gradients_on()) {
-    if (task.has_passed) {
-      node.on_arrival();
-      if (!retain_graph_) node.free_saved();
-    }
+    if (task.has_passed) node.on_arrival();  // it has saved nothing that could be freed
     for (const Edge& edge : node.edges) deliver(edge, Tensor(), nullptr);
     return;
   }

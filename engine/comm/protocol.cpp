@@ -160,8 +160,7 @@ void wait_under_schedule(schedule::Actor& me, IssuedCollective& issued, WaitReas
     if (is_ready(issued, reason, target)) return;
     check_for_failure(issued, reason, target, start);
     search_for_deadlock(*issued.rank, stalled_turns);
-    const bool is_over =
-        me.wait_or_stall("peers", [&] { return epoch.load() != seen || is_ready(issued, reason, target); });
+    const bool is_over = me.wait_or_stall("peers", [&] { return epoch.load() != seen; });
     stalled_turns = is_over ? 0 : stalled_turns + 1;
   }
 }

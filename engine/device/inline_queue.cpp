@@ -33,9 +33,6 @@ void InlineQueue::clear_failure() {
   }
 }
 
-void InlineQueue::drop_items() {
-  const std::deque<Half> halves = std::exchange(halves_, {});
-  has_deferred_ = false;
-}
+void InlineQueue::drop_items() { const std::deque<Half> halves = std::exchange(halves_, {}); }
 
 }  // namespace lockstep::device

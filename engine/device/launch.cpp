@@ -21,7 +21,9 @@ namespace {
 [[noreturn]] void fail_device(const Stream& stream, const char* name, const Access& access) {
   throw Error(str("`", name, "` on ", stream.name(), ": an operand (", text_of(access), ") is on ",
                   to_text(access.memory->device()), ", the stream on ", to_text(stream.device())),
-              str("move it to ", to_text(stream.device()), " first"));
+              is_host(access.memory->device()) || is_host(stream.device())
+                  ? str("move it to ", to_text(stream.device()), " first")
+                  : str("move it to ", to_text(host_device), " first"));
 }
 
 [[noreturn]] void fail_no_values(const Stream& stream, const Access& access) {

@@ -1,12 +1,15 @@
 #include "engine/device/pool.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include <sys/mman.h>
 
 namespace lockstep::device {
 namespace {
@@ -119,6 +122,21 @@ TEST(Pool, UsesTheRecordsOfMergedBlocksAgain) {
     pool.release(first);
   }
   EXPECT_LE(records.size(), 4U);
+}
+
+TEST(Arena, UnmapsItsPrivateMemoryAfterAMove) {
+  constexpr std::size_t bytes = std::size_t{1} << 20;
+  std::byte* base = nullptr;
+  {
+    Arena mapped = Arena::map_private(bytes);
+    base = mapped.area().base;
+    Arena arena;
+    arena = std::move(mapped);
+    EXPECT_EQ(arena.area().base, base);
+    EXPECT_EQ(::msync(base, bytes, MS_ASYNC), 0);
+  }
+  EXPECT_EQ(::msync(base, bytes, MS_ASYNC), -1);
+  EXPECT_EQ(errno, ENOMEM);  // no memory is mapped there
 }
 
 TEST(Pool, UsesLittleMemoryForSmallCases) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -17,6 +18,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/core/text.hpp"
 #include "engine/kernels/elementwise.hpp"
 #include "engine/kernels/gemm.hpp"
 #include "engine/kernels/index.hpp"
@@ -62,6 +64,35 @@ TEST(Backend, NamesMissingEnvironmentVariables) {
   setenv("OPENBLAS_CORETYPE", "Haswell", 0);
   EXPECT_FALSE(lacks("OPENBLAS_CORETYPE"));
 }
+
+#if defined(__x86_64__)
+// OpenBLAS reads OPENBLAS_CORETYPE when the program starts, and then has code of that processor, as it has by itself on
+// one that it does not know.
+TEST(BackendWithOlderCode, NamesCodeForTheProcessor) {
+  const char* const variable = std::getenv("OPENBLAS_CORETYPE");
+  const std::string core = variable == nullptr ? "" : variable;
+  const std::string name = blas_name();
+  if ((core != "Prescott" && core != "Core2" && core != "Nehalem") || name.find("OpenBLAS for " + core) == name.npos)
+    GTEST_SKIP() << "OpenBLAS has chosen its code";
+  unsetenv("OPENBLAS_CORETYPE");
+  std::string proposed;
+  for (const auto& [missing, value] : missing_blas_environment())
+    if (missing == "OPENBLAS_CORETYPE") proposed = value;
+  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  EXPECT_EQ(proposed, has_avx512 ? "SkylakeX" : has_avx2 ? "Haswell" : "");
+}
+
+TEST(Backend, NamesCodeForTheProcessorWhereTheBlasDoesNotKnowIt) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  for (const char* const core : {"Prescott", "Core2", "Nehalem"}) {
+    const std::string command =
+        str("OPENBLAS_CORETYPE=", core, " '", program, "' --gtest_filter='BackendWithOlderCode.*' --gtest_brief=1");
+    EXPECT_EQ(std::system(command.c_str()), 0) << core;
+  }
+}
+#endif
 
 #ifndef KOKKOS_ENABLE_CUDA
 TEST(Backend, RejectsAnUnavailableBackend) {

@@ -1,6 +1,5 @@
 #include "engine/kernels/gemm.hpp"
 
-#include <algorithm>
 #include <cstddef>
 
 #include "engine/core/checked.hpp"
@@ -17,7 +16,7 @@ namespace {
 
 MatrixLayout layout_of(std::int64_t rows, std::int64_t columns, std::int64_t row_stride, std::int64_t column_stride) {
   // The stride along a dim of size 1 is never used. The libraries still require it to be at least the other size.
-  if (rows == 1 && (column_stride == 1 || columns == 1)) return {true, false, std::max<std::int64_t>(1, columns)};
+  if (rows == 1 && (column_stride == 1 || columns == 1)) return {true, false, columns};
   if (columns == 1 && row_stride == 1) return {true, false, 1};
   if (column_stride == 1 && row_stride >= columns) return {true, false, row_stride};
   if (columns == 1 && row_stride >= 1) return {true, false, row_stride};

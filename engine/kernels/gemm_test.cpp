@@ -107,6 +107,16 @@ TEST(Gemm, ReturnsZerosOrTheBiasForAnEmptyInnerDim) {
   EXPECT_EQ(out, (std::vector<float>{1, 2, 3, 1, 2, 3}));
 }
 
+TEST(Gemm, DoesNothingForAnEmptyResult) {
+  std::vector<float> a(6, 1.0f), b(6, 1.0f);
+  for (const Dims& sizes : {Dims{0, 3}, Dims{2, 0}, Dims{0, 0}}) {
+    const View none{nullptr, DType::float32, sizes, contiguous_strides(sizes)};  // as an empty tensor has no memory
+    const std::int64_t m = sizes[0], n = sizes[1];
+    EXPECT_NO_THROW(matmul(Space::host, none, view_of(a, {m, 2}), view_of(b, {2, n})));
+    EXPECT_NO_THROW(linear(Space::host, none, view_of(a, {m, 2}), view_of(b, {n, 2}), nullptr));
+  }
+}
+
 TEST(Gemm, LinearTransposesTheWeight) {
   std::vector<float> x = mixed_values<float>(6 * 33), w = mixed_values<float>(5 * 33, 2), out(30), product(30);
   linear(Space::host, view_of(out, {6, 5}), view_of(x, {6, 33}), view_of(w, {5, 33}), nullptr);

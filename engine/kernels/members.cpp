@@ -106,15 +106,8 @@ void reduce_members(Execution on, const MemberBuffers& buffers, std::int64_t beg
       buffers.inputs.size(), " inputs and ", buffers.outputs.size(), " outputs");
   dispatch_all(buffers.dtype, [&]<class Named>() {
     using T = std::conditional_t<std::is_same_v<Named, bool>, std::uint8_t, Named>;  // so that false < true
-    switch (buffers.op) {
-      case MemberOp::max:
-        return run_members<T, Max>(on, buffers, begin, count);
-      case MemberOp::min:
-        return run_members<T, Min>(on, buffers, begin, count);
-      case MemberOp::sum:
-      case MemberOp::product:
-        break;
-    }
+    if (buffers.op == MemberOp::max) return run_members<T, Max>(on, buffers, begin, count);
+    if (buffers.op == MemberOp::min) return run_members<T, Min>(on, buffers, begin, count);
     if constexpr (std::is_same_v<Named, bool>) {
       throw InternalError("a sum or product of bool");
     } else if (buffers.op == MemberOp::sum) {

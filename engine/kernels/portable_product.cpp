@@ -31,15 +31,15 @@ struct TiledProduct {
     T* to;
     const T* left;
     const T* right;
-    std::int64_t rows, columns;
+    std::int64_t rows, columns;  // of the product from here on, which may be more than the tile has
   };
   KOKKOS_INLINE_FUNCTION Tile tile_at(std::int64_t index) const {
     const std::int64_t j = index % tiles_along * side;
     index /= tiles_along;
     const std::int64_t i = index % tiles_down * side;
     const RowElement<3> batch(batches, index / tiles_down);
-    return {out + batch.at[0] + i * out_row + j, a + batch.at[1] + i * a_row, b + batch.at[2] + j * b_column,
-            m - i < side ? m - i : side, n - j < side ? n - j : side};
+    return {out + batch.at[0] + i * out_row + j, a + batch.at[1] + i * a_row, b + batch.at[2] + j * b_column, m - i,
+            n - j};
   }
 
   template <class Team>

@@ -65,6 +65,15 @@ TEST(MeshShape, RefusesInvalidMeshes) {
   EXPECT_THAT(error_of([] { MeshShape({0}, {"a"}, {}); }), HasSubstr("size 0"));
   EXPECT_THAT(error_of([] { MeshShape({2}, {"a"}).coordinates_of(2); }), HasSubstr("rank 2 is not in the mesh"));
   EXPECT_THAT(error_of([] { MeshShape({2}, {"a"}).axis("b"); }), HasSubstr("no axis `b` (use one of a)"));
+  EXPECT_THAT(error_of([] {
+                MeshShape({2, 2}, {"a", "b"}).rank_at({0, 2});
+              }),
+              HasSubstr("coordinate 2 on axis `b` of size 2 (give a coordinate from 0 to 1)"));
+  EXPECT_THAT(error_of([] {
+                MeshShape({2, 2}, {"a", "b"}).rank_at({0, -1});
+              }),
+              HasSubstr("coordinate -1 on axis `b` of size 2"));
+  EXPECT_THAT(error_of([] { MeshShape({2, 2}, {"a", "b"}).rank_at({0}); }), HasSubstr("1 coordinates for 2 axes"));
   EXPECT_THAT(error_of([] { MeshShape({2}, {"a"}).slice({"a", "a"}, 0); }), HasSubstr("`a` is given twice"));
 }
 

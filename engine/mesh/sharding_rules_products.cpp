@@ -20,7 +20,7 @@ Placement moved(Placement placement, int to) {
   return placement;
 }
 
-// Of two shards.
+// Whether both are of one kind, and alike but for the dim.
 bool equal_except_dim(const Placement& a, const Placement& b) { return moved(a, 0) == moved(b, 0); }
 
 void require_one_mesh(const char* operation, const ShardedLayout& a, const ShardedLayout& b) {
@@ -71,7 +71,7 @@ Binary matmul(const ShardedLayout& a, const ShardedLayout& b) {
                (right.dim == dims_b - 1 || batch_size(batch_a, right.dim + dims - dims_b) == 1)) {
       out = moved(right, right.dim + dims - dims_b);
       rule.a_grad.placements[axis] = layout::partial();
-    } else if (left.is_shard() && right.is_shard() && left.dim < dims_a - 2 && equal_except_dim(left, right) &&
+    } else if (left.is_shard() && left.dim < dims_a - 2 && equal_except_dim(left, right) &&
                left.dim + dims - dims_a == right.dim + dims - dims_b && a.sizes[left.dim] == b.sizes[right.dim]) {
       out = moved(left, left.dim + dims - dims_a);
     } else {

@@ -68,7 +68,7 @@ void ShardGroup::take_gradients(bool at_end) {
   num_reduced_ += plan.members.size();
   for (const std::size_t i : plan.members) {
     FullGradient& gradient = shards_->parameter(i).accumulated;
-    if (gradient.defined()) gradient = reduced_over_inner_axes(gradient, owner());
+    gradient = reduced_over_inner_axes(gradient, owner());
   }
   if (!plan.members.empty()) reduce(std::move(plan));
 }

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "engine/state/input_file.hpp"
 #include "engine/state/test_support.hpp"
 
 namespace lockstep::state {
@@ -49,6 +50,15 @@ TEST(FileSystem, FlushesThroughTheSystem) {
   EXPECT_THAT(error_of([&] { files.sync_folder("/absent"); }), HasSubstr("cannot open the folder `/absent`"));
 }
 
+TEST(FileSystem, TheOwnerMayUseTheFoldersThatItMakes) {
+  const TemporaryFolder folder;
+  const std::string made = folder / "made";
+  real_files().make_folder(made);
+  const std::filesystem::perms owner = std::filesystem::perms::owner_all;
+  EXPECT_EQ(std::filesystem::status(made).permissions() & owner, owner);  // as root nothing else tells
+  EXPECT_THAT(error_of([&] { real_files().make_folder(made); }), HasSubstr("cannot make the folder"));
+}
+
 TEST(FileSystem, WhatItWroteOrReadIsClosed) {
   const TemporaryFolder folder;
   const std::string path = folder / "file";
@@ -66,6 +76,43 @@ TEST(FileSystem, WhatItWroteOrReadIsClosed) {
   EXPECT_THAT(error_of([&] { InputFile refused(folder.path()); }), HasSubstr("it is not a regular file"));
   EXPECT_THAT(error_of([&] { write_file(real_files(), path, "again"); }), HasSubstr("cannot create"));
   EXPECT_EQ(held_of(path), before);
+}
+
+// Only a view behind the bytes of an earlier one fetches more than it needs. What was not fetched is missed at its
+// view.
+TEST(InputFile, AViewOfOneByteFetchesNothingFarBehindIt) {
+  constexpr std::size_t part = std::size_t{64} << 10;
+  const TemporaryFolder folder;
+  const std::string path = folder / "file";
+  write_file(real_files(), path, std::string(8 * part, 'a'));
+  InputFile file(path);
+  EXPECT_EQ(*file.view(0, 1), std::byte{'a'});
+  std::filesystem::resize_file(path, part);
+  EXPECT_THAT(error_of([&] { file.view(4 * part, 1); }), HasSubstr("the file has become shorter"));
+  EXPECT_EQ(*file.view(part - 1, 1), std::byte{'a'});
+}
+
+TEST(InputFile, AViewEndsWithTheFile) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "file";
+  write_file(real_files(), path, "twelve bytes");
+  InputFile file(path);
+  EXPECT_EQ(*file.view(11, 1), std::byte{'s'});
+  EXPECT_EQ(file.view(20, 0), nullptr);
+  EXPECT_THAT(error_of([&] { file.view(10, 5); }), HasSubstr("file` ends at byte 12, and 3 more are needed"));
+  EXPECT_THAT(error_of([&] { file.view(20, 1); }), HasSubstr("file` ends at byte 12, and 9 more are needed"));
+}
+
+TEST(InputFile, ReadsNothingBeyondTheEndOfAFile) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "file";
+  write_file(real_files(), path, "twelve bytes");
+  const InputFile file(path);
+  std::string text(12, ' ');
+  file.read(0, text.data(), text.size());
+  EXPECT_EQ(text, "twelve bytes");
+  EXPECT_THAT(error_of([&] { file.read(7, text.data(), 8); }), HasSubstr("ends at byte 12, and 3 more are needed"));
+  EXPECT_THAT(error_of([&] { file.read(12, text.data(), 1); }), HasSubstr("ends at byte 12, and 1 more are needed"));
 }
 
 }  // namespace

@@ -80,16 +80,18 @@ void Reader::verify(const std::string& key, const SavedTensor& tensor, const Sav
   verify_blocks(key, tensor, chunk, blocks);
 }
 
+bool says_the_same(const ChunkOfTensor& a, const ChunkOfTensor& b) {
+  const SavedChunk &x = *a.chunk, &y = *b.chunk;
+  return a.tensor->dtype == b.tensor->dtype && x.box == y.box && x.hash_block == y.hash_block &&
+         x.tile_parts == y.tile_parts && x.hashes == y.hashes && x.tile_hashes == y.tile_hashes;
+}
+
 Reader::Verified& Reader::verified(const SavedTensor& tensor, const SavedChunk& chunk) {
   std::vector<Verified>& here = verified_[{chunk.file, chunk.offset}];
-  for (Verified& one : here) {
-    const SavedChunk& other = *one.chunk;
-    if (one.tensor->dtype == tensor.dtype && other.box == chunk.box && other.hash_block == chunk.hash_block &&
-        other.tile_parts == chunk.tile_parts && other.hashes == chunk.hashes && other.tile_hashes == chunk.tile_hashes)
-      return one;
-  }
+  for (Verified& one : here)
+    if (says_the_same(one.of, {&tensor, &chunk})) return one;
   here.push_back(
-      {&tensor, &chunk, std::vector<bool>(chunk.hashes.size()), std::vector<bool>(chunk.tile_hashes.size())});
+      {{&tensor, &chunk}, std::vector<bool>(chunk.hashes.size()), std::vector<bool>(chunk.tile_hashes.size())});
   return here.back();
 }
 

@@ -17,6 +17,13 @@
 
 namespace lockstep::state {
 
+struct ChunkOfTensor {
+  const SavedTensor* tensor;
+  const SavedChunk* chunk;
+};
+// Whether two chunks at one place of a file state the same type, box and hashes, as those of tied tensors do.
+bool says_the_same(const ChunkOfTensor& a, const ChunkOfTensor& b);
+
 class Reader {
  public:
   // Reads and checks the index. `shown` is the name of the folder in messages. Throws Error for a missing folder, a
@@ -43,8 +50,7 @@ class Reader {
  private:
   // What was compared of a chunk, and of those of tied tensors, which are equal.
   struct Verified {
-    const SavedTensor* tensor;
-    const SavedChunk* chunk;
+    ChunkOfTensor of;
     std::vector<bool> blocks, tiles;
   };
   Verified& verified(const SavedTensor& tensor, const SavedChunk& chunk);

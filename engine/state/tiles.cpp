@@ -74,7 +74,7 @@ TileGrid grid_of(const Dims& sizes, std::size_t element) {
   TileGrid grid{sizes, element, {}};
   int first = 0;  // its parts are consecutive
   while (first < sizes.size() && sizes[first] == 1) ++first;
-  if (bytes < least_chunk || first >= sizes.size() - 1) return grid;
+  if (bytes < least_chunk) return grid;
   Dims parts(sizes.size(), 1);
   std::int64_t tiles_left = std::min(bytes / tile_bytes, most_tiles);
   auto row_bytes = static_cast<std::int64_t>(bounded_bytes(num_elements(sizes), element));

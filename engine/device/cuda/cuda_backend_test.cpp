@@ -123,6 +123,8 @@ TEST(CudaBackend, CountsOneContextForRanksThatAreThreads) {
   RankContext context(0, 6, world.get());
   const RankScope scope(context);
   EXPECT_NO_THROW(allocate(gpu, 8));
+  const GpuMemory memory{std::size_t{4} << 30, std::size_t{4} << 30};
+  EXPECT_THAT(cuda.log(), Contains(str("allocate ", share_of(memory, 6, 1, gib))));
 }
 
 // The launcher shares the memory of ranks that are threads with its own process.

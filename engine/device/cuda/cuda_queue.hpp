@@ -66,7 +66,7 @@ class CudaQueue final : public Queue {
 
   // Waits until the bodies up to `number` have run. Rethrows a failure up to it.
   void await_enqueued(std::uint64_t number, std::unique_lock<std::mutex>& lock);
-  // Whether issue_wait() for the item needs no worker. Rethrows a failure up to it.
+  // Whether issue_wait() for the item needs no worker: its body has run, and nothing has failed.
   bool has_enqueued(std::uint64_t number);
   // The stream waits for the other queue's item, whose body has run.
   void wait_for(CudaQueue& other, std::uint64_t number);

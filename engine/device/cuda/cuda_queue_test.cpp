@@ -211,6 +211,17 @@ TEST_F(CudaQueueTest, KeepsTheMarksOfItemsBeforeAFailure) {
   clear_failures();
 }
 
+// After an error of a kernel CUDA refuses further calls, too.
+TEST_F(CudaQueueTest, KeepsTheFirstFailure) {
+  launch(compute(), "fails", {}, [](const Pointers&) { throw Error("on purpose"); });
+  cuda_.fail("record_event", 1);
+  const Event later = compute().record();
+  EXPECT_EQ(cuda_.count("record_event"), 0);
+  EXPECT_THAT(message_of([&] { later.synchronize(); }), HasSubstr("on purpose"));
+  EXPECT_THAT(message_of([&] { compute().synchronize(); }), HasSubstr("on purpose"));
+  clear_failures();
+}
+
 TEST_F(CudaQueueTest, TracesTheTimesOfTheDevice) {
   start_trace({});
   const auto slow = [this](const Pointers& p) { cuda_.launch(p.execution().stream, [] { sleep_ms(3); }); };
@@ -325,6 +336,22 @@ TEST(CudaEnd, EndsWhileAQueueWaitsForACollective) {
   EXPECT_FALSE(is_used);
   EXPECT_EQ(cuda.num_live_allocations(), 0);
   EXPECT_EQ(cuda.num_live_events(), 0);
+}
+
+// Then nobody knows whether the stream still uses memory of the rank.
+TEST(CudaEnd, KeepsTheMemoryOfAStreamWhoseEndItCannotAwait) {
+  RecordingCalls cuda;
+  const StandIn stand_in(cuda);
+  {
+    const OneRank rank;
+    const MemoryPtr host = allocate_pinned(gpu, 8), block = allocate(gpu, 8);
+    launch(current_stream(gpu), "kernel", {}, [](const Pointers&) {});
+    cuda.fail("event_done", 1);
+  }
+  EXPECT_EQ(cuda.count("event_done"), 1);
+  EXPECT_EQ(cuda.num_live_allocations(), 1);
+  EXPECT_EQ(cuda.num_pinned(), 1);
+  EXPECT_THAT(why_no_further_ranks(), HasSubstr("1 streams of ranks that have ended are in use"));
 }
 
 TEST(CudaEnd, LetsNoStreamWaitForALaunchThatNeverRuns) {
