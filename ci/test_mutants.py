@@ -293,8 +293,8 @@ class FakeTests:
 
     what = "case"
 
-    def __init__(self, catching: tuple[str, ...] = ()):
-        self.catching, self.ran = catching, []
+    def __init__(self, catching: tuple[str, ...] = (), about: tuple[str, ...] = ()):
+        self.catching, self.ran, self.place = catching, [], execute.Place("cpu", about=about)
 
     def run(self, names, environment, limit, patience=1):
         self.ran += names
@@ -302,13 +302,13 @@ class FakeTests:
 
 
 def stage(path: Path, seconds: dict[str, float], longest: float, catching: tuple[str, ...] = (), still: tuple[str, ...] = (),
-          **more) -> judge.Stage:  # fmt: skip
+          about: tuple[str, ...] = (), **more) -> judge.Stage:  # fmt: skip
     """Each of its cases reaches mutant 3 and no other point; it makes no difference there in those of `still`."""
     coverage = Coverage(path / "none", "", 8)
     coverage.seconds, coverage.asked = seconds, set(seconds)
     coverage.reached = dict.fromkeys(seconds, 1 << 3)
     coverage.differing = {name: 0 if name in still else 1 << 3 for name in seconds}
-    return judge.Stage(FakeTests(catching), coverage, longest, **more)
+    return judge.Stage(FakeTests(catching, about), coverage, longest, **more)
 
 
 def outcome_of(*stages: judge.Stage) -> judge.Outcome:
@@ -344,6 +344,12 @@ def test_a_place_of_last_resort_runs_what_no_other_catches(tmp_path):
     caught = outcome_of(stage(tmp_path, few, 6, ("s/one c",)), last)
     assert caught.catch.name == "s/one c" and last.tests.ran == []
 
+
+def test_a_place_about_the_source_comes_first(tmp_path):
+    one, two = {"s/one c": 1.0}, {"s/two c": 1.0}
+    for about, name in (("f.", "s/two c"), ("g.", "s/one c")):
+        places = stage(tmp_path, one, 6, ("s/one c",)), stage(tmp_path, two, 6, ("s/two c",), about=(about,), at_last=True)
+        assert outcome_of(*places).catch.name == name
 
 
 COMPARED = """#!/bin/sh

@@ -113,6 +113,7 @@ class Place:
     lacks: Callable[[Path, bool], str] | None = None  # why no case can run here; arguments: the program, whether runs are isolated
     one_of: int = 1  # this many scenarios gives cases
     at_last: bool = False  # mutants run here that no other place catches
+    about: tuple[str, ...] = ()  # beginnings of the sources whose mutants run here first
 
 
 # On sim the order of accesses is that of an accelerator; under a schedule the host runs ahead of its streams; on cuda, a stand-in of CUDA
@@ -122,12 +123,13 @@ PLACES = {
     "cpu": Place("cpu"),
     "sim": Place("sim"),
     "schedule": Place("sim", ("--launch", "thread"), ("--schedule", "random:1")),
-    "cuda": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in"}),
-    "hosts": Place("cpu", start=hosts.by_sockets),
-    "pages": Place("sim", environment={"LOCKSTEP_PROTECT_SIM": "pages"}, one_of=16, at_last=True),
-    "nccl": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in:8"}, at_last=True),
-    "nccl_hosts": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in:8"}, start=hosts.by_sockets, one_of=4, at_last=True),
-    "mpi": Place("cpu", start=hosts.by_mpirun, lacks=hosts.lacks_mpirun, one_of=8, at_last=True),
+    "cuda": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in"}, about=("engine/comm/one_device", "engine/device/cuda/")),
+    "hosts": Place("cpu", start=hosts.by_sockets, about=("engine/comm/crossing", "engine/comm/ferry", "engine/comm/socket")),
+    "pages": Place("sim", environment={"LOCKSTEP_PROTECT_SIM": "pages"}, one_of=16, at_last=True, about=("engine/device/protection",)),
+    "nccl": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in:8"}, at_last=True, about=("engine/comm/nccl", "engine/device/cuda/")),
+    "nccl_hosts": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in:8"}, start=hosts.by_sockets, one_of=4, at_last=True,
+                        about=("engine/comm/host_copies",)),
+    "mpi": Place("cpu", start=hosts.by_mpirun, lacks=hosts.lacks_mpirun, one_of=8, at_last=True, about=("engine/comm/mpi",)),
 }
 # `lockstep run --failed` takes the cases from a results file; of its rows it reads which cases failed.
 ANY_RUN = {"kind": "run", "schema": 1, "version": "", "started": "", "command": [], "build": {}, "machine": {}}

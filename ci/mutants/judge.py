@@ -63,6 +63,10 @@ class Stage:
     def in_folder(self, folder: Path) -> "Stage":
         return Stage(self.tests.in_folder(folder), self.coverage, self.longest, self.at_last)
 
+    def is_about(self, file: str) -> bool:
+        """Whether mutants of this source run here before they run elsewhere."""
+        return self.tests.what == "case" and file.startswith(self.tests.place.about)
+
 
 def run_mutant(mutant: Mutant, stages: list[Stage], history: History, around: Around) -> Outcome:
     """Runs what reaches the mutant, the likely and quick first, until a scenario fails. Where none does, a case whose results
@@ -73,7 +77,7 @@ def run_mutant(mutant: Mutant, stages: list[Stage], history: History, around: Ar
     reaching = differing = ran = 0
     catch = compared = None
     asked, spare = 0, 0.0
-    for stage in stages:
+    for stage in sorted(stages, key=lambda stage: not stage.is_about(mutant.file)):
         names, seconds = stage.coverage.of(mutant.number), stage.coverage.seconds
         reaching += stage.coverage.num_reaching(mutant.number)
         differing += len(names)
