@@ -103,7 +103,7 @@ bool is_one_of(const Tensor& tensor, const std::vector<Tensor>& others) {
 void note_if_view(const Tensor& result, const std::vector<Tensor>& inputs, bool is_one_of_several) {
   if (!result.defined()) return;
   for (const Tensor& input : inputs) {
-    if (!input.defined() || input.storage() != result.storage()) continue;
+    if (input.storage() != result.storage()) continue;
     return note_view(result, input,
                      input.is_sharded() || result.is_sharded() ? ViewOrigin::of_other_layout
                      : !grad_enabled()                         ? ViewOrigin::without_recording

@@ -131,6 +131,36 @@ TEST_P(CollectiveFailures, PublishesTheTextOfADeferredCallWhileWaitingElsewhere)
   }
 }
 
+// A failed call does not give its text in the place of that of a later one.
+TEST_P(CollectiveFailures, ShowsTheTextsOfALaterCallAfterADeferredOneHasFailed) {
+  const auto failures = run(2, [](int rank) {
+    Call early{.async = true, .owner = "early"};
+    early.content_digest = 7;
+    early.content_text = [] { return std::string("the same on all ranks"); };
+    const Tensor x = floats(4 + rank);
+    const Work work = all_reduce(world_group(), x, ReduceOp::sum, early);
+    bool failed = false;
+    try {
+      work.wait();
+    } catch (const CollectiveError&) {
+      failed = true;
+    }
+    require(failed, "the sizes differ");
+    const auto sleep = [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); };
+    if (rank == 0) sleep();  // it comes last, and has not waited when it gives its text
+    Call late;
+    late.content_digest = static_cast<std::uint64_t>(40 + rank);
+    late.content_text = [rank, sleep] {
+      if (rank == 1) sleep();  // rank 0 waits for the text
+      return str("contents of rank ", rank);
+    };
+    all_gather(group_of({1, 0}), floats(8), floats(4), late);
+  });
+  for (const std::string& failure : failures)
+    EXPECT_THAT(failure, AllOf(HasSubstr("or its contents"), HasSubstr("rank 0: contents of rank 0"),
+                               HasSubstr("rank 1: contents of rank 1")));
+}
+
 // The rank of the deferred call computes until the others have failed, so they cannot have waited for its text.
 TEST(Failures, DoesNotWaitForTheTextOfARankThatComputes) {
   std::atomic<bool> failed{false};
@@ -349,6 +379,9 @@ TEST(Failures, AKilledRankEndsTheOthersAtOnceAndIsRecorded) {
   EXPECT_THAT(explanation, HasSubstr("Ranks 0, 2 wait in all_gather of 48 bytes of float32 for block.3 at line 30"));
   EXPECT_EQ(explain(histories_from_text(to_text(stories))), explanation);
   EXPECT_EQ(explain(histories_from_text("\n" + to_text(stories) + "\n")), explanation) << "empty lines";
+  std::string cut = to_text(stories);
+  cut.pop_back();
+  EXPECT_EQ(explain(histories_from_text(cut)), explanation) << "no newline at the end";
   EXPECT_THROW(histories_from_text("{\"rank\": }"), Error);
 }
 

@@ -41,6 +41,13 @@ TEST_F(FerryData, ACollectiveIsDoneInTheRecorderOfEveryMember) {
   other.group = group({1, 0}).id;
   other.member = 0;
   peer_.send(0, FerryKind::arrival, other);
+  // The next call of that rank in this group.
+  ArrivalBody later = arrival;
+  later.sequence = 1;
+  Record next_call{};
+  next_call.sequence = 1;
+  std::memcpy(later.record.data(), static_cast<const void*>(&next_call), sizeof next_call);
+  peer_.send(0, FerryKind::arrival, later);
   auto [data, summand] = next_body<DataBody>(FerryKind::data);
   EXPECT_EQ(data.member, 0);
   EXPECT_EQ(data.begin, 0);
@@ -56,10 +63,36 @@ TEST_F(FerryData, ACollectiveIsDoneInTheRecorderOfEveryMember) {
   data.member = -1;
   peer_.send(0, FerryKind::data, data, {reinterpret_cast<const char*>(total), sizeof total});
   ASSERT_TRUE(soon([&] { return record.state.load() == CollectiveState::done; }));
-  EXPECT_EQ(control_.rank(1).num_records.load(), 2U);
+  EXPECT_EQ(control_.rank(1).num_records.load(), 3U);
   EXPECT_EQ(control_.rank(1).records[1].state.load(), CollectiveState::waiting) << "the call in the other group";
+  EXPECT_EQ(control_.rank(1).records[2].state.load(), CollectiveState::waiting) << "the next call";
   rank.join();
   EXPECT_THAT(sum, ::testing::ElementsAre(10, 20, 30));
+}
+
+// The sum comes when the rank of this host has given up. Its record is its own.
+TEST_F(FerryData, ASumThatComesTooLateLeavesTheFailedCallFailed) {
+  std::string failure;
+  std::thread rank([&] {
+    const testing_ranks::Body body = [](int) {
+      all_reduce(world_group(), testing_ranks::tensor_of(std::vector<float>{1, 2, 3}, DType::float32), ReduceOp::sum);
+    };
+    failure = testing_ranks::run_rank(world_, 0, body, 60.0);
+  });
+  auto [arrival, nothing] = next_body<ArrivalBody>(FerryKind::arrival);
+  arrival.member = 1;
+  peer_.send(0, FerryKind::arrival, arrival);
+  auto [data, summand] = next_body<DataBody>(FerryKind::data);
+  announce_abort(*world_.host, "the test is over");
+  rank.join();
+  EXPECT_THAT(failure, ::testing::HasSubstr("the test is over"));
+  const Record &mine = control_.rank(0).records[0], &theirs = control_.rank(1).records[0];
+  EXPECT_EQ(mine.state.load(), CollectiveState::failed);
+  const float total[] = {10, 20, 30};
+  data.member = -1;
+  peer_.send(0, FerryKind::data, data, {reinterpret_cast<const char*>(total), sizeof total});
+  ASSERT_TRUE(soon([&] { return theirs.state.load() == CollectiveState::done; }));
+  EXPECT_EQ(mine.state.load(), CollectiveState::failed);
 }
 
 // Here the ferry is that of the host that adds.

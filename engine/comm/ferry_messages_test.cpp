@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "engine/comm/control_plane.hpp"
+#include "engine/comm/protocol.hpp"
 #include "engine/comm/test_ferry.hpp"
 
 namespace lockstep::comm {
@@ -81,6 +83,36 @@ TEST_F(FerryMessages, TellTheWaitsOfARankOnceTheyHaveLasted) {
   EXPECT_EQ(rest, "");
   turn_for(milliseconds(50));
   EXPECT_THAT(heard<RankBody>(FerryKind::rank_state), ::testing::IsEmpty()) << "nothing has changed since";
+}
+
+TEST_F(FerryMessages, TellTheRoundOfTheCallThatWaits) {
+  std::string failure;
+  std::thread rank([&] {
+    const testing_ranks::Body body = [](int) {
+      const Tensor x = testing_ranks::tensor_of(std::vector<float>{1, 2, 3}, DType::float32);
+      end_round(world_group(), false);
+      all_reduce(world_group(), x, ReduceOp::sum, {.in_round = true});
+    };
+    failure = testing_ranks::run_rank(world_, 0, body, 60.0);
+  });
+  RankBody state{};
+  WaitBody wait{};
+  for (int i = 0; i < 10 && state.num_waits == 0; ++i) {  // the first one says that the rank begins
+    const auto [body, rest] = next_body<RankBody>(FerryKind::rank_state);
+    state = body;
+    std::string_view left = rest;
+    take_body(left, wait);
+  }
+  EXPECT_EQ(state.num_waits, 1U);
+  EXPECT_EQ(wait.sequence, 0U);
+  EXPECT_EQ(wait.round, 2U);
+  EXPECT_EQ(wait.reason, static_cast<std::uint32_t>(WaitReason::arrivals));
+  PoisonBody poison{};
+  poison.group = group({0, 1}).id;
+  peer_.send(0, FerryKind::propose, poison, "the end of the test");
+  EXPECT_TRUE(soon([&] { return group({0, 1}).poison.is_set(); }));
+  rank.join();
+  EXPECT_THAT(failure, ::testing::HasSubstr("the end of the test"));
 }
 
 TEST_F(FerryMessages, TellTheEndOfARankWithItsReasonAndItsLastCall) {
@@ -273,6 +305,12 @@ TEST_F(FerryMessages, DescribeAGroupBeforeItIsNamed) {
   peer_.send(0, FerryKind::poison, of_unknown, "");
   ASSERT_TRUE(soon([&] { return control_.abort.is_set(); }));
   EXPECT_EQ(control_.abort.read(), "host 1 names a process group that it has not described");
+}
+
+TEST_F(FerryMessages, AMessageThatIsTooShortEndsTheCase) {
+  peer_.send_bytes(0, FerryKind::poison, "short");
+  ASSERT_TRUE(soon([&] { return control_.abort.is_set(); }));
+  EXPECT_EQ(control_.abort.read(), "host 1 sent a message that is too short");
 }
 
 TEST_F(FerryMessages, AnAbortGoesToTheOtherHostsOnce) {

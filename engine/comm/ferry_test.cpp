@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,21 +39,25 @@ TEST_F(OneFerry, PoisonsAGroupWhosePieceNeverComesAfterAWhile) {
 }
 
 TEST_F(OneFerry, PoisonsTheGroupsOfACycleTogether) {
-  GroupControl &first = group({0, 1}), &second = group({0, 1}, 7);
+  GroupControl &first = group({0, 1}), &second = group({0, 1}, 5), &third = group({0, 1}, 7);
   PoisonBody poison{};
   poison.group = first.id;
   poison.more_follow = 1;
   peer_.send(0, FerryKind::propose, poison, "a cycle");
+  poison.group = second.id;
+  peer_.send(0, FerryKind::propose, poison, "a cycle");
   turn_for(milliseconds(50));
   EXPECT_FALSE(first.poison.is_set());
-  poison.group = second.id;
+  EXPECT_FALSE(second.poison.is_set());
+  poison.group = third.id;
   poison.more_follow = 0;
   peer_.send(0, FerryKind::propose, poison, "a cycle");
   const auto sent = Clock::now();
-  ASSERT_TRUE(soon([&] { return second.poison.is_set(); }));
+  ASSERT_TRUE(soon([&] { return third.poison.is_set(); }));
   EXPECT_TRUE(first.poison.is_set());
+  EXPECT_TRUE(second.poison.is_set());
   EXPECT_LT(Clock::now() - sent, milliseconds(140));
-  // The decision goes to the other host.
+  // The decisions go to the other host.
   EXPECT_THAT(next(FerryKind::poison), ::testing::EndsWith("a cycle"));
   EXPECT_THAT(next(FerryKind::poison), ::testing::EndsWith("a cycle"));
 }
@@ -235,6 +240,30 @@ TEST_F(FerryOfSecondHost, ProposesTheGroupsOfACycleTogether) {
   ASSERT_TRUE(soon([&] { return channel.poison.is_set(); }));
   rank.join();
   EXPECT_THAT(failure, ::testing::HasSubstr("deadlock: rank 0 waits for rank 1"));
+}
+
+// The test is hosts 1 and 2.
+TEST(FerryOfThreeHosts, AwaitsTheHostsThatHaveNotEnded) {
+  testing_ferry::Sockets to_second, to_third, between;
+  SocketLink mine(0, {-1, to_second.ends[0], to_third.ends[0]});
+  SocketLink second(1, {to_second.ends[1], -1, between.ends[0]}), third(2, {to_third.ends[1], between.ends[1], -1});
+  testing_ranks::World world(3, testing_ranks::Kind::threads);
+  Ferry ferry(mine, *world.host, {0, 3, {0, 1, 2}}, 1);
+  FerryPost of_second(second, 1), of_third(third, 1);
+  const auto soon_awaits = [&](const std::vector<int>& hosts) {
+    for (const auto end = Clock::now() + std::chrono::seconds(5); ferry.awaited() != hosts && Clock::now() < end;) {
+      ferry.progress();
+      second.progress();
+      third.progress();
+    }
+    return ferry.awaited() == hosts;
+  };
+  EXPECT_THAT(ferry.awaited(), ::testing::ElementsAre(1, 2));
+  of_second.send_bytes(0, FerryKind::end, "");
+  EXPECT_TRUE(soon_awaits({2}));
+  of_third.send_bytes(0, FerryKind::end, "");
+  EXPECT_TRUE(soon_awaits({1, 2})) << "a transfer with any of them may be open";
+  EXPECT_THAT(ferry.lost(), ::testing::IsEmpty());
 }
 
 }  // namespace

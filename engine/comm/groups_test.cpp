@@ -1,4 +1,6 @@
 // Groups, point-to-point calls, asynchronous calls, splits, the log, and the transport's own count of bytes.
+#include <chrono>
+#include <cstring>
 #include <numeric>
 #include <thread>
 
@@ -10,6 +12,7 @@
 #include "engine/comm/test_ranks.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/device/order.hpp"
+#include "engine/device/stream.hpp"
 
 namespace lockstep::comm {
 namespace {
@@ -361,6 +364,36 @@ TEST(Groups, ContinuePastAnUnfinishedCall) {
       }
       work.wait();
       require(values_of<float>(early) == std::vector<float>(6000, 3.0f), "the sum of the early call");
+    }));
+  }
+}
+
+// The sixteenth call after an unfinished one waits for its place. A worker of a stream does not finish the call for it.
+TEST(Groups, MoveNoDataOfAnUnfinishedCallBesideTheRank) {
+  for (const Kind kind : {Kind::threads, Kind::processes}) {
+    expect_success(run_ranks(2, kind, [](int rank) {
+      ProcessGroup& group = world_group();
+      const device::Device sim{device::Kind::sim, 0};
+      const float mine = static_cast<float>(rank + 1);
+      const Tensor early = tensor_of(std::vector<float>(100'000, mine), DType::float32);
+      const Work work = all_reduce(group, early, ReduceOp::sum, {.async = true});
+      std::vector<Tensor> tensors;
+      std::vector<Work> works;
+      for (int i = 0; i < 16; ++i) {
+        tensors.push_back(full({3}, 1.0, DType::float32, sim));
+        works.push_back(all_reduce(group, tensors.back(), ReduceOp::sum, {.async = true}));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      float seen = 0;  // a launch on another stream than that of the call, which stays unfinished
+      device::launch(device::current_stream(early.device()), "look",
+                     {device::Access{&early.storage()->memory(), 0, sizeof seen, device::Mode::read}},
+                     [&](const device::Pointers& p) { std::memcpy(&seen, p.at(0), sizeof seen); });
+      require(seen == mine, "the data has moved before the wait");
+      barrier(group_of({1, 0}));  // then either rank may move it
+      work.wait();
+      for (const Work& each : works) each.synchronize();
+      require(values_of<float>(early) == std::vector<float>(100'000, 3.0f), "the sum of the early call");
+      for (const Tensor& each : tensors) require(values_of<float>(each) == std::vector<float>(3, 2.0f), "a later sum");
     }));
   }
 }

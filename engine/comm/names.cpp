@@ -34,12 +34,6 @@ std::string_view name_of(Phase phase) { return phase_names[static_cast<std::size
 
 std::string_view name_of(SumOrder order) { return sum_order_names[static_cast<std::size_t>(order)]; }
 
-SumOrder sum_order_from_name(std::string_view name) {
-  if (name == name_of(SumOrder::fixed)) return SumOrder::fixed;
-  if (name == name_of(SumOrder::library)) return SumOrder::library;
-  throw Error(str("unknown order of sums `", name, "`"), "one of fixed, library");
-}
-
 ReduceOp reduce_op_from_name(std::string_view name) {
   for (std::size_t i = 0; i < op_names.size(); ++i)
     if (op_names[i] == name) return static_cast<ReduceOp>(i);

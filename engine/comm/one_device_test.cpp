@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include "engine/comm/device_memory.hpp"
 #include "engine/comm/test_gpu.hpp"
 
 namespace lockstep::comm {
@@ -71,6 +72,26 @@ TEST(OneDevice, LetsNoMemberWriteABufferThatAPeerStillReads) {
     for (const float value : values_of<float>(part)) require(value == 6.0f, "a wrong sum");
   });
   EXPECT_THAT(failures, Each(""));
+}
+
+TEST(OneDevice, TakesNoMemoryForItsSums) {
+  const auto failures = run_on_gpu(2, Kind::threads, [](int rank) {
+    const Tensor x = tensor_of(std::vector<float>(count, static_cast<float>(rank + 1)), DType::float32, gpu);
+    const Tensor all = empty({2 * count}, DType::float32, gpu);
+    all_gather(world_group(), all, x);
+    exchange(world_group(), "", "both have named their devices");
+    const std::int64_t before = device::memory_stats().num_pool_misses;
+    all_reduce(world_group(), x, ReduceOp::sum);
+    require(device::memory_stats().num_pool_misses == before, "a pool grows");
+    for (const float value : values_of<float>(x)) require(value == 3.0f, "a wrong sum");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+TEST(OneDevice, RanksWithoutADeviceShareNone) {
+  const World world(2, Kind::threads);
+  const std::int32_t ranks[] = {0, 1};
+  EXPECT_FALSE(share_a_device(control_of(*world.host), ranks, 2));
 }
 
 // The collective fails while the kernel of rank 1 reads and writes the buffers of all.

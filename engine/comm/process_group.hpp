@@ -175,8 +175,6 @@ void end_round(ProcessGroup& group, bool compare, const std::string& owner = "")
 // which pass on a NaN.
 enum class SumOrder : std::uint8_t { fixed, library };
 std::string_view name_of(SumOrder order);
-// Throws Error for an unknown name.
-SumOrder sum_order_from_name(std::string_view name);
 // The order of the sums that this rank issues from now on. All ranks of the world call it together: for `library` it
 // compares their devices. Throws UnsupportedError, on all ranks alike, for `library` where no library adds: on devices
 // of the host, in a build without NCCL, where ranks share a GPU, and between hosts. A mismatch of the orders fails the

@@ -106,8 +106,9 @@ void check_for_failure(IssuedCollective& issued, WaitReason reason, std::uint64_
 }
 
 void note_state(IssuedCollective& issued, CollectiveState state) {
-  if (issued.rank->control().num_records.load(std::memory_order_relaxed) - issued.record_number >= recorder_entries)
-    return;
+  const std::uint64_t later = issued.rank->control().num_records.load(std::memory_order_relaxed) - issued.record_number;
+  // Beside another thread, the rank may be writing its next record into the entry.
+  if (later > recorder_entries || (later == recorder_entries && !issued.on_rank_thread)) return;
   Record& record = issued.record();
   record.state.store(state, std::memory_order_release);
 }

@@ -61,7 +61,9 @@ std::vector<RankHistory> read_recorder(const device::HostWorld& world) {
     story.line = source.location.line;
     story.column = source.location.column;
     const std::uint64_t count = source.num_records.load(std::memory_order_acquire);
-    const std::uint64_t first = count > recorder_entries ? count - recorder_entries : 0;
+    // A rank that runs, or was killed, may have begun to overwrite the oldest entry.
+    const std::uint64_t whole = story.ended && !story.died ? recorder_entries : recorder_entries - 1;
+    const std::uint64_t first = count > whole ? count - whole : 0;
     for (std::uint64_t i = first; i < count; ++i) {
       const Record& record = source.records[i % recorder_entries];
       const GroupControl& group = control.group(record.group);

@@ -7,7 +7,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/comm/communicator.hpp"
 #include "engine/comm/process_group.hpp"
+#include "engine/comm/protocol.hpp"
 #include "engine/comm/test_hosts.hpp"
 #include "engine/comm/test_ranks.hpp"
 
@@ -196,6 +198,19 @@ TEST_P(DeadlockSearch, IgnoresADeferredCallThatIsWaitedForLater) {
     if (rank == 1) sleep_ms(250);
     barrier(world);
     require(values_of<float>(early) == std::vector<float>(100'000, 2.0f), "the sum");
+  });
+}
+
+// As the search sees a rank of another host for a moment, while the ferry writes its waits again.
+TEST_P(DeadlockSearch, IgnoresABlockedRankWithoutWaits) {
+  expect_success(2, [](int rank) {
+    barrier(world_group());
+    if (rank == 1) {
+      RankControl& control = Communicator::current().state()->control();
+      control.blocked_at.store(control.wait_changes.load() + 1);
+      sleep_ms(300);  // rank 0 waits, and searches
+    }
+    barrier(world_group());
   });
 }
 

@@ -59,6 +59,8 @@ struct OrderShadow {
 class OrderCheck {
  public:
   explicit OrderCheck(RankContext& context) : context_(&context) {}
+  OrderCheck(const OrderCheck&) = delete;
+  OrderCheck& operator=(const OrderCheck&) = delete;
 
   bool on() const { return on_; }
   void set_on(bool on);

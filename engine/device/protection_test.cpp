@@ -194,6 +194,17 @@ TEST_F(ProtectionDeathTest, OnlyTheRegionsAmongTheAddressesAreForgotten) {
   EXPECT_EQ(are_kept(), "00010");
 }
 
+TEST_F(ProtectionDeathTest, AWorldThatEndsForgetsTheMemoryOfItsRanks) {
+  const std::byte* base = nullptr;
+  {
+    const auto world = HostWorld::create(2, Sharing::threads, std::size_t{1} << 20, std::size_t{1} << 16);
+    protect(world->arena(Kind::sim, 1));
+    base = world->arena(Kind::sim, 1).base;
+    EXPECT_NE(protected_region_with(base).base, nullptr);
+  }
+  EXPECT_EQ(protected_region_with(base).base, nullptr);
+}
+
 TEST_F(ProtectionDeathTest, PagesThatTheSystemDoesNotCloseEndTheProcess) {
   if (protection() != Protection::pages) GTEST_SKIP() << "a region without a key is merely not protected";
   const Arena arena = Arena::map_private(8192);

@@ -111,6 +111,8 @@ class Stream {
 
  public:
   ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
 };
 
 // A point in a stream. Copyable. A default-constructed event is complete.
@@ -149,7 +151,8 @@ class StreamScope {
 using Body = std::function<void(const Pointers&)>;
 
 struct LaunchDetail {
-  // Runs the order check and returns the pointers. Throws Error if an access is outside its block, or if its block is
+  // Finishes the deferred launches of an inline stream, runs the order check and returns the pointers. Throws Error if
+  // an access is outside its block, or if its block is
   // on another device than the stream. With `copy`, cpu memory is allowed on any stream.
   static Pointers prepare(Stream& stream, const char* name, std::span<const Access> accesses, bool copy);
   // Runs the body now if the stream is inline or idle; otherwise enqueues it.
@@ -159,7 +162,6 @@ struct LaunchDetail {
     const auto run = [&body](const Pointers& p) { body(p); };
     const auto call = [](const void* function, const Pointers& p) { (*static_cast<decltype(run)*>(function))(p); };
     if (stream.runs_inline() && !stream.is_instrumented()) {
-      flush(stream);
       run(pointers);
     } else if (stream.is_instrumented() || !run_if_idle(stream, pointers, call, &run)) {
       enqueue(stream, name, accesses, std::move(pointers), Body(std::forward<F>(body)), stream.is_instrumented());

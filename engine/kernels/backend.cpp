@@ -88,10 +88,9 @@ void initialize_device() {
 
 void finalize() {
   const std::lock_guard lock(start_mutex());
-  if (!is_initialized() && !kokkos_started) return;
-  started.store(false, std::memory_order_release);
+  if (!kokkos_started.exchange(false)) return;
   cuda::forget_instances();
-  if (kokkos_started.exchange(false)) Kokkos::finalize();
+  Kokkos::finalize();
 }
 
 std::string backend_name() {

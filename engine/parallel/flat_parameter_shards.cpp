@@ -160,6 +160,14 @@ void FlatParameterShards::adopt_chunk() {
   put_views();
 }
 
+void FlatParameterShards::refuse_replaced_shards() {
+  if (options_.original_parameters || flat_slot_.get().tensor.same_as(shard_)) return;
+  const Tensor put = std::exchange(flat_slot_.get().tensor, shard_);
+  throw Error(str("`_flat_param` of ", settings().owner, " was replaced by ",
+                  put.defined() ? describe_sharded(put) : "nothing", " while it was unsharded"),
+              "reshard the module, then assign a tensor that is sharded as the parameter");
+}
+
 void FlatParameterShards::adopt_slots() {
   if (shows_full_)
     throw Error(str("flat_shard: the full parameters of ", settings().owner, " are summoned"),

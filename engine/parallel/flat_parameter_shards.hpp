@@ -72,6 +72,7 @@ class FlatParameterShards final : public GroupShards {
   UnshardedParameter& parameter(std::size_t index) override { return parameters_[index]; }
   // A tensor in the place of a view is copied into the shard, and the view comes back.
   void adopt_slots() override;
+  void refuse_replaced_shards() override;
   bool shards_changed() const override;
 
   Tensor gather_input(const KeptShards* kept) override;

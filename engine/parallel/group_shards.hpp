@@ -80,6 +80,8 @@ class GroupShards {
   const UnshardedParameter& parameter(std::size_t index) const;
   // Adopts tensors that were assigned to the slots. Throws Error when they do not fit.
   virtual void adopt_slots() = 0;
+  // While the parameters are unsharded: throws Error if a slot of the shards themselves holds another tensor.
+  virtual void refuse_replaced_shards() {}
   // Whether the shards have changed since the last gather_input().
   virtual bool shards_changed() const = 0;
 

@@ -70,9 +70,10 @@ std::vector<std::string> names_of(const std::vector<NamedParameter>& parameters)
 }
 
 // ---- device ids ----
-std::optional<device::Device> device_of(const Structure& device_id, const std::vector<NamedParameter>& parameters) {
-  if (device_id.is_none()) return std::nullopt;
+// The cpu if no id is given.
+device::Device device_of(const Structure& device_id, const std::vector<NamedParameter>& parameters) {
   device::Device device;
+  if (device_id.is_none()) return device;
   if (const auto* text = device_id.get_if<std::string>()) {
     device = device::device_from_name(*text);
   } else if (const auto* index = device_id.get_if<std::int64_t>()) {
@@ -89,8 +90,6 @@ std::optional<device::Device> device_of(const Structure& device_id, const std::v
                   "move the module to the device first");
   return device;
 }
-
-bool is_accelerator(const std::optional<device::Device>& device) { return device && device::is_accelerator(*device); }
 
 }  // namespace
 
@@ -109,7 +108,7 @@ ReplicateState::ReplicateState(const ModulePtr& module, const ReplicateOptions& 
 std::map<std::string, Structure> ReplicateState::settings() const {
   std::map<std::string, Structure> all;
   all["device_ids"] =
-      is_accelerator(device_) ? Structure::list({Structure(std::int64_t{device_->index})}) : Structure();
+      device::is_accelerator(device_) ? Structure::list({Structure(std::int64_t{device_.index})}) : Structure();
   all["bucket_cap_mb"] = options_.bucket_cap_mb.value_or(25.0);
   all["gradient_as_bucket_view"] = options_.gradient_as_bucket_view;
   all["find_unused_parameters"] = options_.find_unused_parameters;
@@ -130,7 +129,7 @@ void ReplicateState::before_forward(nn::Inputs& inputs) {
     if (grad_enabled()) reducer_->prepare_forward(requires_gradient_sync);
     if (options_.broadcast_buffers) broadcast_buffers();
   }
-  if (is_accelerator(device_)) move_to_device(inputs);
+  if (device::is_accelerator(device_)) move_to_device(inputs);
 }
 
 void ReplicateState::before_backward() {
@@ -213,7 +212,7 @@ void ReplicateState::broadcast_buffers() {
 
 void ReplicateState::move_to_device(nn::Inputs& inputs) const {
   const auto to_device = [this](const Tensor& tensor) {
-    return tensor.device() == *device_ ? tensor : ops::to_device(tensor, *device_);
+    return tensor.device() == device_ ? tensor : ops::to_device(tensor, device_);
   };
   for (Structure& value : inputs.positional) value = nn::map_tensors(value, to_device);
   for (auto& [name, value] : inputs.named) value = nn::map_tensors(value, to_device);

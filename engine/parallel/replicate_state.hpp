@@ -41,7 +41,7 @@ class ReplicateState {
   ReplicateOptions options_;
   DeviceMesh mesh_;
   std::vector<std::string> parameter_names_;
-  std::optional<device::Device> device_;
+  device::Device device_;  // of device_id; the cpu if none is given
   std::string owner_;
   std::function<void()> before_all_reduce_;
   std::shared_ptr<Reducer> reducer_;  // null before the first forward

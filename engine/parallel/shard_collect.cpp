@@ -62,6 +62,14 @@ void ParameterCollector::visit(const nn::ModulePtr& module, const std::string& p
 }
 
 void check_parameter(const CollectedParameter& parameter, const std::string& owner, std::string_view api) {
+  for (const ParameterSlotRef& ref : parameter.slots) {
+    const Tensor& managed = ref.get().sharded;
+    const Claim* holder = managed.defined() && !managed.same_as(parameter.tensor) ? claims().find(managed) : nullptr;
+    if (holder && holder->is_shard)
+      throw Error(str(api, ": `", parameter.name, "` of ", owner, " has taken the place of `", holder->name,
+                      "`, which ", holder->api, " manages there"),
+                  "a parameter belongs to one group: assign a tensor that is sharded as that one");
+  }
   const Claim* other = claims().find(parameter.tensor);
   if (other && other->is_shard)
     throw Error(str(api, ": `", parameter.name, "` of ", owner, " is sharded already: ", other->api, " has made it `",

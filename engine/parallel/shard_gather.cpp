@@ -22,6 +22,7 @@ namespace lockstep::parallel {
 // is open has saved the leaf.
 void ShardGroup::refuse_replaced_leaves() {
   if (state() != GroupState::unsharded || shows_shards()) return;
+  shards_->refuse_replaced_shards();
   for (std::size_t i = 0; i < shards_->num_parameters(); ++i) {
     const UnshardedParameter& parameter = shards_->parameter(i);
     for (const ParameterSlotRef& ref : parameter.slots) {

@@ -61,7 +61,7 @@ void write_row_major(const Tensor& tensor, const std::byte* bytes) { host::write
 Tensor view_of_box(const Tensor& tensor, const Dims& at, const Dims& sizes) {
   Tensor view = tensor;
   for (int dim = 0; dim < at.size(); ++dim)
-    if (at[dim] != 0 || sizes[dim] != view.sizes()[dim]) view = slice(view, dim, at[dim], at[dim] + sizes[dim]);
+    if (sizes[dim] != view.sizes()[dim]) view = slice(view, dim, at[dim], at[dim] + sizes[dim]);
   return view;
 }
 
