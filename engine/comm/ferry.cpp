@@ -435,7 +435,7 @@ void Ferry::State::end_rank(int number, RankEnd end, const std::string& why) {
 bool Ferry::State::finished() const {
   if (!all_have_ended()) return false;
   if (std::any_of(peers.begin(), peers.end(), [](const Peer& peer) { return !peer.lost.empty(); })) return true;
-  return crossings.empty();
+  return crossings.empty() && post.link().has_sent_all();
 }
 
 Ferry::Ferry(Link& link, device::HostWorld& world, HostMap hosts, std::uint64_t case_number)
