@@ -296,6 +296,19 @@ TEST(FullyShardErrors, LeaveARefusedRootUsable) {
             "");
 }
 
+TEST(FullyShardErrors, NameAParameterWhoseSlotIsEmpty) {
+  EXPECT_EQ(run(2,
+                [](int) {
+                  const nn::ModulePtr model = built("Net", 3);
+                  shard_net(model, {"fc1"});
+                  model->child("fc1")->parameters[0].tensor = Tensor();
+                  const std::string message = error_of([&] { model->call(rows(1, {3, 2})); });
+                  require(message.find("was replaced by nothing, which is not sharded as") != std::string::npos,
+                          message);
+                }),
+            "");
+}
+
 struct Container : nn::Module {
   Container() : Module("Container") {}
   nn::ModulePtr clone_shell() const override { return std::make_shared<Container>(); }

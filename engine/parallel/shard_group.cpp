@@ -51,7 +51,8 @@ std::vector<std::string> ShardGroup::names_on_meta() const {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < shards_->num_parameters(); ++i) {
     const UnshardedParameter& parameter = std::as_const(*shards_).parameter(i);
-    if (parameter.slots.front().get().tensor.is_meta()) names.push_back(owner() + "." + parameter.name);
+    if (const Tensor& now = parameter.slots.front().get().tensor; now.defined() && now.is_meta())
+      names.push_back(owner() + "." + parameter.name);
   }
   return names;
 }

@@ -10,6 +10,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/state/input_file.hpp"
@@ -59,6 +60,18 @@ TEST(FileSystem, TheOwnerMayUseTheFoldersThatItMakes) {
   EXPECT_THAT(error_of([&] { real_files().make_folder(made); }), HasSubstr("cannot make the folder"));
 }
 
+TEST(FileSystem, NobodyMayExecuteTheFilesThatItMakes) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "file";
+  const mode_t before = ::umask(0);
+  write_file(real_files(), path, "twelve bytes");
+  ::umask(before);
+  using std::filesystem::perms;
+  const perms read = perms::owner_read | perms::group_read | perms::others_read;
+  const perms write = perms::owner_write | perms::group_write | perms::others_write;
+  EXPECT_EQ(std::filesystem::status(path).permissions(), read | write);
+}
+
 TEST(FileSystem, WhatItWroteOrReadIsClosed) {
   const TemporaryFolder folder;
   const std::string path = folder / "file";
@@ -90,6 +103,17 @@ TEST(InputFile, AViewOfOneByteFetchesNothingFarBehindIt) {
   std::filesystem::resize_file(path, part);
   EXPECT_THAT(error_of([&] { file.view(4 * part, 1); }), HasSubstr("the file has become shorter"));
   EXPECT_EQ(*file.view(part - 1, 1), std::byte{'a'});
+}
+
+TEST(InputFile, AViewToTheEndOfAPartFetchesNothingBehindIt) {
+  constexpr std::size_t part = std::size_t{64} << 10;
+  const TemporaryFolder folder;
+  const std::string path = folder / "file";
+  write_file(real_files(), path, std::string(2 * part, 'a'));
+  InputFile file(path);
+  EXPECT_EQ(*file.view(0, part), std::byte{'a'});
+  std::filesystem::resize_file(path, part);
+  EXPECT_THAT(error_of([&] { file.view(part, 1); }), HasSubstr("the file has become shorter"));
 }
 
 TEST(InputFile, AViewEndsWithTheFile) {
