@@ -1,10 +1,10 @@
 #include "engine/device/scheduled_queue.hpp"
 
-#include <system_error>
 #include <utility>
 
 #include "engine/core/error.hpp"
 #include "engine/core/resources.hpp"
+#include "engine/core/start_thread.hpp"
 #include "engine/device/protection.hpp"
 
 namespace lockstep::device {
@@ -68,16 +68,16 @@ void ScheduledQueue::start_thread() {
   schedule::Actor& added = host->scheduler().add(rank_, name_);
   activity_.add();
   try {
-    thread_ = std::thread([this, &added] {
+    thread_ = lockstep::start_thread("starting the thread of a stream", [this, &added] {
       added.begin();
       run_thread();
       activity_.remove();
       added.end();
     });
-  } catch (const std::system_error& refused) {
+  } catch (const ResourceError&) {
     activity_.remove();
     added.retire();
-    throw resource_error("starting the thread of a stream", refused.code().value());
+    throw;
   }
   actor_ = &added;
 }

@@ -152,8 +152,8 @@ using Body = std::function<void(const Pointers&)>;
 
 struct LaunchDetail {
   // Finishes the deferred launches of an inline stream, runs the order check and returns the pointers. Throws Error if
-  // an access is outside its block, or if its block is
-  // on another device than the stream. With `copy`, cpu memory is allowed on any stream.
+  // an access is outside its block, or if its block is on another device than the stream. With `copy`, cpu memory is
+  // allowed on any stream.
   static Pointers prepare(Stream& stream, const char* name, std::span<const Access> accesses, bool copy);
   // Runs the body now if the stream is inline or idle; otherwise enqueues it.
   template <class F>

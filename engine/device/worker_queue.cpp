@@ -1,11 +1,11 @@
 #include "engine/device/worker_queue.hpp"
 
 #include <algorithm>
-#include <system_error>
 #include <utility>
 
 #include "engine/core/error.hpp"
 #include "engine/core/resources.hpp"
+#include "engine/core/start_thread.hpp"
 #include "engine/device/protection.hpp"
 
 namespace lockstep::device {
@@ -49,10 +49,10 @@ void WorkerQueue::wake_worker(std::unique_lock<std::mutex>& lock) {
   if (!worker_.joinable()) {
     activity_.add();
     try {
-      worker_ = std::thread([this] { run_worker(); });
-    } catch (const std::system_error& refused) {
+      worker_ = start_thread("starting the thread of a stream", [this] { run_worker(); });
+    } catch (const ResourceError&) {
       activity_.remove();
-      throw resource_error("starting the thread of a stream", refused.code().value());
+      throw;
     }
   } else if (!running_) {
     wake_.count_awake(activity_);

@@ -187,16 +187,16 @@ void ShardState::queue_end_of_backward() {
     if (!at) return;
     at->callback_in = 0;
     const bool is_last = at->is_last_backward;
-    const auto states = at->living_states();  // at least one, since only states keep a context alive
+    const auto states = at->living_states();
     for (const ShardStatePtr& state : states) state->finish_backward();
-    at->free_used(ShardStreams(states.front()->settings_.device), 0);
+    if (!states.empty()) at->free_used(ShardStreams(states.front()->settings_.device), 0);
     at->agree_on_end();
     if (is_last)
       for (const ShardStatePtr& state : states) state->wait_at_end();
     if (!is_last) return;
     at->forward_order.clear();
     at->free_reductions();
-    at->free_gather_buffers(ShardStreams(states.front()->settings_.device));
+    if (!states.empty()) at->free_gather_buffers(ShardStreams(states.front()->settings_.device));
   });
 }
 

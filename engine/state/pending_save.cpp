@@ -1,11 +1,11 @@
 #include "engine/state/pending_save.hpp"
 
 #include <chrono>
-#include <system_error>
 #include <utility>
 
 #include "engine/core/rank_context.hpp"
 #include "engine/core/resources.hpp"
+#include "engine/core/start_thread.hpp"
 #include "engine/state/agree.hpp"
 
 namespace lockstep::state {
@@ -30,11 +30,11 @@ PendingSave::PendingSave(std::string operation, std::function<void()> write, std
 
 std::thread PendingSave::started() {
   try {
-    return std::thread([this] { run(); });
-  } catch (const std::system_error& error) {
+    return start_thread(str(operation_, ": starting its thread"), [this] { run(); });
+  } catch (const ResourceError&) {
     if (actor_ != nullptr) actor_->retire();
     if (discard_) discard_();
-    throw resource_error(str(operation_, ": starting its thread"), error.code().value());
+    throw;
   }
 }
 

@@ -9,7 +9,6 @@
 #include <mutex>
 #include <new>
 #include <span>
-#include <system_error>
 #include <thread>
 
 #include <fcntl.h>
@@ -31,6 +30,7 @@
 #include "engine/core/rank_context.hpp"
 #include "engine/core/resources.hpp"
 #include "engine/core/schedule.hpp"
+#include "engine/core/start_thread.hpp"
 #include "engine/device/fault.hpp"
 #include "engine/device/place_on_host.hpp"
 #include "engine/kernels/backend.hpp"
@@ -299,7 +299,7 @@ namespace {
 void start_thread(std::vector<std::thread>& threads, int rank, RankActors& actors, const LaunchOptions& options,
                   device::HostWorld& world, const RankFunction& function, Outlet& outlet) {
   try {
-    threads.emplace_back([&, rank] {
+    threads.push_back(lockstep::start_thread("starting its thread", [&, rank] {
       const RankActors::Turn turn(actors, rank);
       char name[16];
       std::snprintf(name, sizeof name, "rank %d", rank);
@@ -311,10 +311,10 @@ void start_thread(std::vector<std::thread>& threads, int rank, RankActors& actor
       } catch (const std::exception& error) {
         end_without_outcome({&rank, 1}, world, error);
       }
-    });
-  } catch (const std::system_error& error) {
+    }));
+  } catch (const ResourceError& error) {
     actors.retire(rank);
-    send_never_started(rank, resource_error("starting its thread", error.code().value()), world, outlet);
+    send_never_started(rank, error, world, outlet);
   }
 }
 

@@ -1,11 +1,11 @@
 #include "engine/device/cuda/cuda_queue.hpp"
 
 #include <chrono>
-#include <system_error>
 #include <utility>
 
 #include "engine/core/error.hpp"
 #include "engine/core/resources.hpp"
+#include "engine/core/start_thread.hpp"
 #include "engine/device/cuda/streams.hpp"
 
 namespace lockstep::device::cuda {
@@ -112,13 +112,13 @@ void CudaQueue::wake_worker() {
   if (worker_.joinable()) return wake_.notify();
   activity_.add();
   try {
-    worker_ = std::thread([this] { run_worker(); });
-  } catch (const std::system_error& refused) {
+    worker_ = start_thread("starting the thread of a stream", [this] { run_worker(); });
+  } catch (const ResourceError&) {
     activity_.remove();
     const std::lock_guard lock(mutex_);
     items_.pop_back();
     --issued_;
-    throw resource_error("starting the thread of a stream", refused.code().value());
+    throw;
   }
 }
 
