@@ -57,6 +57,10 @@ TEST(AwaitedRanks, ExcludeWaitsOfDeadRanks) {
   EXPECT_THAT(awaited_ranks(stories), IsEmpty());
 }
 
+TEST(AwaitedRanks, ExcludeRanksWithoutAStory) {
+  EXPECT_THAT(awaited_ranks(stories_of({{call(7, 0, {0, 1, 5}, waits)}, {call(7, 0, {0, 1, 5}, waits)}})), IsEmpty());
+}
+
 TEST(AwaitedRanks, AreEmptyWhenNoRankWaitsOrAllDo) {
   EXPECT_THAT(awaited_ranks(stories_of({{call(1, 0, {0, 1}, done)}, {call(1, 0, {0, 1}, done)}})), IsEmpty());
   EXPECT_THAT(awaited_ranks(stories_of({{call(1, 0, {0, 1}, waits)}, {call(2, 0, {0, 1}, waits)}})), IsEmpty());

@@ -257,6 +257,25 @@ TEST(SocketLink, FreesTheBuffersOfTransfersWithAProcessThatWasKilled) {
   EXPECT_TRUE(other.link->is_done(other.link->send_with_data(1, Channel::ranks, "", bytes_of(data), data.size())));
 }
 
+TEST(SocketLink, EndsTransfersFromAProcessThatWasKilled) {
+  Forked other([](SocketLink& link) {
+    const std::string data = noise(1'000'000, 1);
+    link.send_with_data(0, Channel::ranks, "take", bytes_of(data), data.size());
+    while (!link.has_sent_all()) link.progress(), ::usleep(1000);
+    for (;;) ::pause();
+  });
+  std::string here(1'000'000, '?');
+  Message message;
+  ASSERT_TRUE(soon([&] { return other.link->poll(Channel::ranks, message); }));
+  ::kill(other.pid, SIGSTOP);
+  ::usleep(20'000);
+  const Transfer coming = other.link->receive(message, bytes_of(here));
+  EXPECT_FALSE(other.link->is_done(coming));
+  ::kill(other.pid, SIGKILL);
+  EXPECT_TRUE(soon([&] { return !other.link->is_alive(1); }));
+  EXPECT_TRUE(other.link->is_done(coming));
+}
+
 TEST(SocketLink, WakesByItsDescriptor) {
   Forked other([](SocketLink& link) {
     ::usleep(50'000);

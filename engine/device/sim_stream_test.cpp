@@ -153,6 +153,13 @@ TEST(Sim, CopiesAsynchronouslyOnlyWithPinnedMemory) {
   EXPECT_FALSE(ran);
   copy_bytes(copy, full_access(device, Mode::write), full_access(pageable, Mode::read));
   EXPECT_TRUE(ran);
+  ran = false;
+  delay(copy, 200.0);
+  launch(copy, "late", {}, [&](const Pointers&) { ran = true; });
+  copy_bytes(copy, full_access(pinned, Mode::write), full_access(device, Mode::read));
+  EXPECT_FALSE(ran);
+  copy_bytes(copy, full_access(pageable, Mode::write), full_access(device, Mode::read));
+  EXPECT_TRUE(ran);
 }
 
 TEST(Sim, ReturnsFromNoWaitForALaunchThatNeverRuns) {

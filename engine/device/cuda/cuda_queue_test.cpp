@@ -208,7 +208,9 @@ TEST_F(CudaQueueTest, KeepsTheMarksOfItemsBeforeAFailure) {
   launch(compute(), "fails", {}, [](const Pointers&) { throw Error("on purpose"); });
   good.synchronize();
   EXPECT_THAT(message_of([&] { compute().synchronize(); }), HasSubstr("on purpose"));
+  EXPECT_EQ(cuda_.count("synchronize_stream"), 0);
   clear_failures();
+  EXPECT_EQ(cuda_.count("synchronize_stream"), 1) << "the stream is used again";
 }
 
 // After an error of a kernel CUDA refuses further calls, too.
