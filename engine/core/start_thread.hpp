@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <new>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -16,13 +17,13 @@ namespace lockstep {
 
 // `what` begins the message. Throws ResourceError if the system has no thread, or no memory for one.
 template <class F>
-std::thread start_thread(const std::string& what, F&& body) {
+std::thread start_thread(std::string_view what, F&& body) {
   try {
     return std::thread(std::forward<F>(body));
   } catch (const std::system_error& refused) {
-    throw resource_error(what, refused.code().value());
+    throw resource_error(std::string(what), refused.code().value());
   } catch (const std::bad_alloc&) {
-    throw resource_error(what, ENOMEM);
+    throw resource_error(std::string(what), ENOMEM);
   }
 }
 

@@ -74,7 +74,7 @@ void ScheduledQueue::start_thread() {
       activity_.remove();
       added.end();
     });
-  } catch (const ResourceError&) {
+  } catch (...) {
     activity_.remove();
     added.retire();
     throw;

@@ -50,7 +50,7 @@ void WorkerQueue::wake_worker(std::unique_lock<std::mutex>& lock) {
     activity_.add();
     try {
       worker_ = start_thread("starting the thread of a stream", [this] { run_worker(); });
-    } catch (const ResourceError&) {
+    } catch (...) {
       activity_.remove();
       throw;
     }

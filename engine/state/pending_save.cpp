@@ -31,7 +31,7 @@ PendingSave::PendingSave(std::string operation, std::function<void()> write, std
 std::thread PendingSave::started() {
   try {
     return start_thread(str(operation_, ": starting its thread"), [this] { run(); });
-  } catch (const ResourceError&) {
+  } catch (...) {
     if (actor_ != nullptr) actor_->retire();
     if (discard_) discard_();
     throw;

@@ -113,7 +113,7 @@ void CudaQueue::wake_worker() {
   activity_.add();
   try {
     worker_ = start_thread("starting the thread of a stream", [this] { run_worker(); });
-  } catch (const ResourceError&) {
+  } catch (...) {
     activity_.remove();
     const std::lock_guard lock(mutex_);
     items_.pop_back();
