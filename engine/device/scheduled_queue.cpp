@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "engine/core/error.hpp"
-#include "engine/core/resources.hpp"
 #include "engine/core/start_thread.hpp"
 #include "engine/device/protection.hpp"
 

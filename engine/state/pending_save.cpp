@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "engine/core/rank_context.hpp"
-#include "engine/core/resources.hpp"
 #include "engine/core/start_thread.hpp"
 #include "engine/state/agree.hpp"
 
