@@ -20,7 +20,7 @@ Placement moved(Placement placement, int to) {
   return placement;
 }
 
-// Whether both are of one kind, and alike but for the dim.
+// Whether the two differ in the dim at most.
 bool equal_except_dim(const Placement& a, const Placement& b) { return moved(a, 0) == moved(b, 0); }
 
 void require_one_mesh(const char* operation, const ShardedLayout& a, const ShardedLayout& b) {

@@ -91,8 +91,8 @@ TEST(FileSystem, WhatItWroteOrReadIsClosed) {
   EXPECT_EQ(held_of(path), before);
 }
 
-// Only a view behind the bytes of an earlier one fetches more than it needs. What was not fetched is missed at its
-// view.
+// A view fetches more than it needs only if it begins where an earlier one ended. It fails if the file has lost the
+// bytes that it needs.
 TEST(InputFile, AViewOfOneByteFetchesNothingFarBehindIt) {
   constexpr std::size_t part = std::size_t{64} << 10;
   const TemporaryFolder folder;
