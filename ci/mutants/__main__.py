@@ -36,6 +36,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help="folders of sources, such as engine/layout; default: all")
     parser.add_argument("--sample", type=int, metavar="N", help="this many mutants, drawn by --seed; default: all")
     parser.add_argument("--seed", type=int, help="of the sample; default: drawn, and printed")
+    parser.add_argument("--again", type=Path, metavar="REPORT", help="those mutants of an earlier report that still exist")
     parser.add_argument("--sources", type=int, metavar="N",
                         help="mutants of this many sources only, drawn by --seed; built from the release build in a minute or two")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2, help="compilers, and mutants, at once (%(default)s)")
@@ -69,10 +70,15 @@ def test_targets(folders: list[str]) -> list[str]:
 def chosen_from(mutants: list[Mutant], options: argparse.Namespace) -> list[Mutant]:
     if options.only:
         return [one for one in mutants if one.number in options.only]
+    if options.again:
+        known = [json.loads(line) for line in options.again.read_text().splitlines()]
+        mutants = [one for one in mutants if one.key in {row["key"] for row in known}]
+        say(f"{len(mutants)} of the {len(known)} mutants of {options.again} exist")
     if options.sample is None or options.sample >= len(mutants):
         return mutants
     say(f"a sample of {options.sample} of {len(mutants)} mutants, --seed {options.seed}")
-    return random.Random(options.seed).sample(mutants, options.sample)
+    # By the key and not by the number: a mutant stays in the sample of a seed when other sources change.
+    return sorted(mutants, key=lambda one: hashlib.sha256(f"{options.seed} {one.key}".encode()).digest())[: options.sample]
 
 
 def stages_of(tree: Tree, options: argparse.Namespace, folders: list[str]) -> list[judge.Stage]:

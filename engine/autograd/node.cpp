@@ -96,9 +96,9 @@ Tensor unpack_saved(const SavedTensor& entry, const char* operation, int number,
                                   storage.owner.empty() ? std::string() : str(" (", storage.owner, ")"), ", ",
                                   name_of(entry.tensor.dtype()), " ", to_text(entry.tensor.sizes()));
     // The words of parallel::mark_replaced() for an unsharded parameter.
-    if (!storage.has_memory() && (storage.state.starts_with("cast to ") || storage.state.starts_with("moved to ")))
+    if (!storage.has_memory() && storage.state.starts_with("cast to "))
       throw Error(str(saved, ", was ", storage.state, " after the forward"),
-                  "cast or move a model before its forward, or after its backward");
+                  "cast a model before its forward, or after its backward");
     throw Error(str(saved, ", was changed in place", first_change(entry), ": it was at version ", entry.version,
                     " and is at version ", storage.version()),
                 "change a copy, or change it after the backward");

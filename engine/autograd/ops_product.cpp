@@ -58,9 +58,8 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
           Dims sizes = at.sizes(1);
           if (column) sizes.push_back(1);
           // The batches share the right operand: one product sums over their rows.
-          const Tensor product = sizes.size() == 2 && a_matrix.num_dims() > 2
-                                     ? raw::matmul(transposed(as_rows(a_matrix)), as_rows(grad))
-                                     : raw::matmul(transposed(a_matrix), grad);
+          const Tensor product = sizes.size() == 2 ? raw::matmul(transposed(as_rows(a_matrix)), as_rows(grad))
+                                                   : raw::matmul(transposed(a_matrix), grad);
           grads[1] = raw::reshape(raw::sum_to(product, sizes), at.sizes(1));
         }
         return grads;

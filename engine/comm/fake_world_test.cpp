@@ -88,11 +88,15 @@ TEST(FakeWorld, RefusesRanksOutsideTheWorld) {
   }
 }
 
-std::int64_t resident_pages() {
+struct Pages {
+  std::int64_t mapped = 0, resident = 0;
+};
+
+Pages pages_of_process() {
   std::ifstream file("/proc/self/statm");
-  std::int64_t total = 0, resident = 0;
-  file >> total >> resident;
-  return resident;
+  Pages pages;
+  file >> pages.mapped >> pages.resident;
+  return pages;
 }
 
 // Whether a process can make the world whose heap may grow by so much.
@@ -129,13 +133,20 @@ TEST(FakeWorld, TakesLittleOfTheLimitOnTheHeap) {
 }
 
 TEST(FakeWorld, CostsWhatIsUsed) {
-  const std::int64_t before = resident_pages();
+  const std::int64_t before = pages_of_process().resident;
   FakeWorld world(FakeWorld::max_world_size - 1, FakeWorld::max_world_size);
   const RankScope scope(world.context());
   std::vector<int> members(1024);
   std::iota(members.begin(), members.end(), FakeWorld::max_world_size - 1024);
   EXPECT_EQ(group_of(members).rank(), 1023);
-  EXPECT_LT((resident_pages() - before) * ::sysconf(_SC_PAGESIZE), 16 << 20);
+  EXPECT_LT((pages_of_process().resident - before) * ::sysconf(_SC_PAGESIZE), 16 << 20);
+}
+
+TEST(FakeWorld, GivesItsMemoryBack) {
+  { FakeWorld first(0, 64); }
+  const std::int64_t before = pages_of_process().mapped;
+  for (int i = 0; i < 4; ++i) FakeWorld world(0, 64);
+  EXPECT_LT((pages_of_process().mapped - before) * ::sysconf(_SC_PAGESIZE), 16 << 20) << "less than one of them has";
 }
 
 }  // namespace

@@ -261,6 +261,9 @@ TEST(FerryOfThreeHosts, AwaitsTheHostsThatHaveNotEnded) {
   EXPECT_THAT(ferry.awaited(), ::testing::ElementsAre(1, 2));
   of_second.send_bytes(0, FerryKind::end, "");
   EXPECT_TRUE(soon_awaits({2}));
+  ferry.end();
+  ferry.progress();
+  EXPECT_FALSE(ferry.finished()) << "host 2 has not ended";
   of_third.send_bytes(0, FerryKind::end, "");
   EXPECT_TRUE(soon_awaits({1, 2})) << "a transfer with any of them may be open";
   EXPECT_THAT(ferry.lost(), ::testing::IsEmpty());

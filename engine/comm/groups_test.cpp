@@ -1,6 +1,8 @@
 // Groups, point-to-point calls, asynchronous calls, splits, the log, and the transport's own count of bytes.
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <thread>
 
@@ -8,6 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/comm/bench_support.hpp"
+#include "engine/comm/communicator.hpp"
+#include "engine/comm/control.hpp"
 #include "engine/comm/process_group.hpp"
 #include "engine/comm/test_ranks.hpp"
 #include "engine/core/defects.hpp"
@@ -333,6 +337,15 @@ TEST(Groups, AnUndefinedCallIsOver) {
   EXPECT_FALSE(none.defined());
 }
 
+TEST(Groups, NeedAMebibyteBesideTheStructuresOfTheRanks) {
+  const std::size_t least = control_bytes_for(2) - (std::size_t{255} << 20), page = 4096;
+  const std::unique_ptr<void, decltype(&std::free)> memory(std::aligned_alloc(page, (least / page + 1) * page),
+                                                           &std::free);
+  auto* const bytes = static_cast<std::byte*>(memory.get());
+  EXPECT_THROW(initialize_control(bytes, least - 1, 2, false), Error);
+  EXPECT_EQ(initialize_control(bytes, least, 2, false).world_size, 2);
+}
+
 TEST(Groups, ASingleRankNeedsNoSharedMemory) {
   RankContext context(0, 1);
   const RankScope scope(context);
@@ -345,6 +358,7 @@ TEST(Groups, ASingleRankNeedsNoSharedMemory) {
   EXPECT_EQ(log().size(), 2u);
   EXPECT_EQ(log()[0].bytes, 12);
   EXPECT_EQ(transport_bytes(), 24);
+  EXPECT_EQ(Communicator::current().world().world_size, 1);
   RankContext second(1, 2);
   const RankScope second_scope(second);
   EXPECT_THROW(world_group(), Error);

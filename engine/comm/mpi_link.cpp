@@ -34,6 +34,11 @@ void check(int code, const char* call) {
   throw CollectiveError(str(call, " failed: ", std::string_view(text, static_cast<std::size_t>(length))));
 }
 
+int count_of(std::size_t bytes) {
+  if (bytes > max_message_bytes) throw CollectiveError(str("a message of ", bytes, " bytes is too large for MPI"));
+  return static_cast<int>(bytes);
+}
+
 class MpiLink : public Link {
  public:
   explicit MpiLink(MPI_Comm communicator);
@@ -58,9 +63,9 @@ class MpiLink : public Link {
     std::string bytes;
     MPI_Request request;
   };
-  struct Flight {  // a transfer of data, in messages of at most `max_message_bytes`
+  struct Flight {  // a transfer of data
     Transfer number;
-    std::vector<MPI_Request> requests;
+    MPI_Request request;
     std::vector<std::byte> scratch;  // of a discarded one
   };
   void queue(int to, Channel channel, std::string_view bytes, std::size_t data_bytes, std::uint64_t data_number);
@@ -87,15 +92,14 @@ MpiLink::MpiLink(MPI_Comm communicator) : communicator_(communicator) {
 void MpiLink::queue(int to, Channel channel, std::string_view bytes, std::size_t data_bytes,
                     std::uint64_t data_number) {
   const Prefix prefix{data_bytes, data_number};
+  const int count = count_of(sizeof prefix + bytes.size());
   Sending& sending = sending_.emplace_back();
   sending.bytes.resize(sizeof prefix + bytes.size());
   std::memcpy(sending.bytes.data(), &prefix, sizeof prefix);
   std::copy(bytes.begin(), bytes.end(), sending.bytes.begin() + sizeof prefix);
-  if (sending.bytes.size() > max_message_bytes)
-    throw CollectiveError(str("a message of ", bytes.size(), " bytes is too large for MPI"));
-  check(MPI_Isend(sending.bytes.data(), static_cast<int>(sending.bytes.size()), MPI_BYTE, to, static_cast<int>(channel),
-                  communicator_, &sending.request),
-        "MPI_Isend");
+  check(
+      MPI_Isend(sending.bytes.data(), count, MPI_BYTE, to, static_cast<int>(channel), communicator_, &sending.request),
+      "MPI_Isend");
 }
 
 void MpiLink::send(int to, Channel channel, std::string_view bytes) { queue(to, channel, bytes, 0, 0); }
@@ -109,16 +113,12 @@ Transfer MpiLink::send_with_data(int to, Channel channel, std::string_view bytes
 
 Transfer MpiLink::start(int peer, std::uint64_t data_number, std::byte* data, std::size_t bytes, bool sends,
                         std::vector<std::byte> scratch) {
-  Flight flight{++last_transfer_, {}, std::move(scratch)};
-  for (std::size_t at = 0; at < bytes; at += max_message_bytes) {
-    const int n = static_cast<int>(std::min(max_message_bytes, bytes - at));
-    MPI_Request& request = flight.requests.emplace_back();
-    const int tag = tag_of(data_number);
-    if (sends)
-      check(MPI_Isend(data + at, n, MPI_BYTE, peer, tag, communicator_, &request), "MPI_Isend");
-    else
-      check(MPI_Irecv(data + at, n, MPI_BYTE, peer, tag, communicator_, &request), "MPI_Irecv");
-  }
+  Flight flight{++last_transfer_, MPI_REQUEST_NULL, std::move(scratch)};
+  const int count = count_of(bytes), tag = tag_of(data_number);
+  if (sends)
+    check(MPI_Isend(data, count, MPI_BYTE, peer, tag, communicator_, &flight.request), "MPI_Isend");
+  else
+    check(MPI_Irecv(data, count, MPI_BYTE, peer, tag, communicator_, &flight.request), "MPI_Irecv");
   (flight.scratch.empty() ? flights_ : discarded_).push_back(std::move(flight));
   return last_transfer_;
 }
@@ -138,8 +138,7 @@ bool MpiLink::is_done(Transfer transfer) {
       std::find_if(flights_.begin(), flights_.end(), [&](const Flight& flight) { return flight.number == transfer; });
   LOCKSTEP_CHECK(found != flights_.end(), "transfer ", transfer, " was done before");
   int done = 0;
-  check(MPI_Testall(static_cast<int>(found->requests.size()), found->requests.data(), &done, MPI_STATUSES_IGNORE),
-        "MPI_Testall");
+  check(MPI_Test(&found->request, &done, MPI_STATUS_IGNORE), "MPI_Test");
   if (done != 0) flights_.erase(found);
   return done != 0;
 }
@@ -166,8 +165,7 @@ bool MpiLink::poll(Channel channel, Message& message) {
 void MpiLink::drop_discarded() {
   std::erase_if(discarded_, [](Flight& flight) {
     int done = 0;
-    check(MPI_Testall(static_cast<int>(flight.requests.size()), flight.requests.data(), &done, MPI_STATUSES_IGNORE),
-          "MPI_Testall");
+    check(MPI_Test(&flight.request, &done, MPI_STATUS_IGNORE), "MPI_Test");
     return done != 0;
   });
 }

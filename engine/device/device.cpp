@@ -1,5 +1,6 @@
 #include "engine/device/device.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 
@@ -44,9 +45,8 @@ Device device_from_name(std::string_view name) {
 std::string_view name_of(Purpose purpose) { return purpose_names[static_cast<std::size_t>(purpose)]; }
 
 Purpose purpose_from_name(std::string_view name) {
-  for (std::size_t i = 0; i < purpose_names.size(); ++i) {
-    if (purpose_names[i] == name) return static_cast<Purpose>(i);
-  }
+  const auto found = std::find(purpose_names.begin(), purpose_names.end(), name);
+  if (found != purpose_names.end()) return static_cast<Purpose>(found - purpose_names.begin());
   throw Error(str("unknown purpose of memory `", name, "`"),
               "use one of parameter, gradient, gathered, activation, optimizer, communication, other");
 }

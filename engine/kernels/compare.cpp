@@ -141,9 +141,9 @@ struct ExtremesKernel {
   // Whether element i comes before element j of the row: NaN first, then by size, then by position.
   KOKKOS_INLINE_FUNCTION bool precedes(const T* x, std::int64_t i, std::int64_t j) const {
     const auto left = static_cast<ComputeType<T>>(x[i]), right = static_cast<ComputeType<T>>(x[j]);
-    if (left != left || right != right) return left != left && (right == right || i < j);
+    if (left != left) return right == right || i < j;
     if (left == right) return i < j;
-    return largest ? left > right : left < right;
+    return largest ? left > right : left < right;  // false where right is NaN
   }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {

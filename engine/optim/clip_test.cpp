@@ -70,6 +70,7 @@ TEST_F(Clip, SumsShortTypesInFloat32) {
 TEST_F(Clip, ReturnsZeroWithoutGradients) {
   EXPECT_EQ(item(clip_grad_norm({}, 1.0)), 0.0);
   EXPECT_THROW(clip_grad_norm({}, -1.0), Error);
+  EXPECT_THROW(clip_grad_norm({}, std::numeric_limits<double>::quiet_NaN()), Error);
   EXPECT_THROW(clip_grad_norm({}, 1.0, 0.0), Error);
 }
 

@@ -245,7 +245,7 @@ Tensor FlatParameterShards::gather_output(const Tensor& input, int num_ranks) {
 }
 
 void FlatParameterShards::make_leaves(const Tensor& gathered) {
-  if (unsharded_.defined()) mark_replaced(unsharded_, gathered.dtype(), gathered.device());
+  if (unsharded_.defined()) mark_replaced(unsharded_, gathered.dtype());
   auto impl = std::make_shared<TensorImpl>();
   impl->sizes = {flat_.padded()};
   impl->strides = {1};

@@ -90,7 +90,7 @@ bool ShardParameter::is_stale() const { return gathered_ != version_of(sharded_)
 Tensor ShardParameter::allocate_unsharded(DType dtype, device::Device device) {
   const bool changed = std::exchange(unsharded_, gathered_) != gathered_;
   if (!leaf.defined() || leaf.dtype() != dtype || !(leaf.device() == device)) {
-    if (leaf.defined()) mark_replaced(leaf, dtype, device);
+    if (leaf.defined()) mark_replaced(leaf, dtype);
     auto impl = std::make_shared<TensorImpl>();
     impl->sizes = cut_.sizes;
     impl->strides = contiguous_strides(cut_.sizes);

@@ -13,10 +13,10 @@ nn::ParameterSlot& ParameterSlotRef::get() const {
   return module->parameters[slot];
 }
 
-void mark_replaced(const Tensor& old, DType dtype, device::Device device) {
+void mark_replaced(const Tensor& old, DType dtype) {
   Storage& storage = *old.storage();
   storage.bump_version();
-  storage.state = old.dtype() == dtype ? str("moved to ", device::to_text(device)) : str("cast to ", name_of(dtype));
+  storage.state = str("cast to ", name_of(dtype));
 }
 
 FullGradient reduced_over_inner_axes(const FullGradient& gradient, const std::string& owner) {

@@ -27,8 +27,8 @@ struct FullGradient {
 // tensor parallelism if it is partial there.
 FullGradient reduced_over_inner_axes(const FullGradient& gradient, const std::string& owner);
 
-// The leaf `old` gives way to one of another type or device. A backward that needs `old` fails with these words.
-void mark_replaced(const Tensor& old, DType dtype, device::Device device);
+// The leaf `old` gives way to one of another type. A backward that needs `old` fails with these words.
+void mark_replaced(const Tensor& old, DType dtype);
 
 // A shared parameter is one parameter with several slots.
 struct UnshardedParameter {
