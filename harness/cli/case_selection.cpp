@@ -1,6 +1,8 @@
 #include "harness/cli/case_selection.hpp"
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -20,9 +22,14 @@ std::vector<std::shared_ptr<const scenario::Scenario>> load_all(scenario::Librar
                                                                 const std::vector<std::string>& what) {
   std::vector<std::shared_ptr<const scenario::Scenario>> scenarios;
   std::string errors;
+  std::map<std::string, std::string> paths;  // by the scenario's name, which is its identity in results
   for (const std::string& path : library.find(what)) {
     try {
       scenarios.push_back(library.load(path));
+      const auto [other, is_new] = paths.try_emplace(scenarios.back()->name, path);
+      if (!is_new)
+        errors += str(errors.empty() ? "" : "\n", path, ": the scenario `", other->first, "` is in ", other->second,
+                      ", too; give one of them another name");
     } catch (const scenario::ScenarioError& error) {
       errors += str(errors.empty() ? "" : "\n", error.what());
     }
@@ -51,6 +58,29 @@ std::vector<verdict::CaseResult> failed_in(const std::string& results) {
   std::erase_if(failed, [](const verdict::CaseResult& row) { return !verdict::is_unexpected(row.status); });
   if (failed.empty()) throw Error(str("nothing failed in ", results), "leave --failed out to run all");
   return failed;
+}
+
+// Keeps the cases that failed. A failed case that is not among them would be lost without a word, unless the options
+// ask for fewer cases.
+void keep_failed(std::vector<scenario::Case>& cases, const std::vector<verdict::CaseResult>& failed,
+                 const RunSettings& settings) {
+  std::set<CaseName> names, found;
+  for (const verdict::CaseResult& row : failed) names.insert({row.scenario, row.case_id});
+  std::erase_if(cases, [&](const scenario::Case& one) { return !names.contains({one.scenario->name, one.id}); });
+  for (const scenario::Case& one : cases) found.insert({one.scenario->name, one.id});
+  const scenario::ExpandOptions& expand = settings.expand;
+  const bool asks_for_fewer = !settings.what.empty() || !expand.only.empty() || !expand.tags.empty() || expand.shard ||
+                              expand.launch || expand.world_size || !expand.device.empty();
+  for (const verdict::CaseResult& row : failed) {
+    const bool is_there = found.contains({row.scenario, row.case_id});
+    const std::string name = str(row.scenario, " [", row.case_id, "]");
+    if (!is_there && (!asks_for_fewer || cases.empty()))
+      throw Error(str(name, " failed in ", settings.failed, " and is no case of this run"),
+                  row.repro.empty() ? "give the options of that run" : "give the options of that run: " + row.repro);
+    if (is_there && expand.set.empty() && row.repro.find(" --set ") != std::string::npos)
+      throw Error(str(name, " failed with other parameters in ", settings.failed),
+                  "give --set as in that run: " + row.repro);
+  }
 }
 
 }  // namespace
@@ -96,11 +126,7 @@ std::vector<scenario::Case> cases_of(scenario::Library& library, const RunSettin
   if (const std::vector<std::string> own = own_files(library, what); !own.empty())
     try_in_child([&] { checked_cases(own); });
   std::vector<scenario::Case> cases = checked_cases(what);
-  if (!failed.empty()) {
-    std::set<CaseName> names;
-    for (const verdict::CaseResult& row : failed) names.insert({row.scenario, row.case_id});
-    std::erase_if(cases, [&](const scenario::Case& one) { return !names.contains({one.scenario->name, one.id}); });
-  }
+  if (!failed.empty()) keep_failed(cases, failed, settings);
   const std::size_t count = cases.size();
   for (int i = 1; i < settings.repeat; ++i) {
     for (std::size_t j = 0; j < count; ++j) cases.push_back(cases[j]);

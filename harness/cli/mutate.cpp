@@ -111,7 +111,7 @@ class Mutation {
   Judgement judge_text(const scenario::Scenario& scenario, const std::string& text,
                        const std::map<std::string, scenario::Case>& as_they_are) {
     try {
-      const ScenarioPtr changed = library_.load_text(text, scenario.file);
+      const ScenarioPtr changed = library_.load_as(text, scenario.path);
       std::vector<scenario::Case> cases;
       std::set<std::string> seen;
       for (const scenario::ExpandOptions& expand : options_.expand)

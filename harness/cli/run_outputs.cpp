@@ -1,11 +1,13 @@
 #include "harness/cli/run_outputs.hpp"
 
+#include <filesystem>
 #include <iostream>
 #include <utility>
 
 #include <unistd.h>
 
 #include "engine/core/error.hpp"
+#include "engine/core/printable.hpp"
 #include "harness/cli/interrupts.hpp"
 #include "harness/cli/machine.hpp"
 #include "harness/cli/standard_streams.hpp"
@@ -22,6 +24,11 @@ namespace {
 std::string results_path_of(const RunSettings& settings) {
   if (!settings.results.empty() || settings.report.empty()) return settings.results;
   return settings.report + "/results.jsonl";
+}
+
+bool is_same_file(const std::string& one, const std::string& other) {
+  std::error_code ignored;
+  return std::filesystem::weakly_canonical(one, ignored) == std::filesystem::weakly_canonical(other, ignored);
 }
 
 }  // namespace
@@ -51,6 +58,8 @@ RunOutputs::RunOutputs(const RunSettings& settings, verdict::RunInfo info)
       console_(std::cout, console_of(settings, info_)) {
   if (!settings.junit.empty()) report::check_target(settings.junit);
   if (results_path_.empty()) return;
+  if (!settings.junit.empty() && is_same_file(settings.junit, results_path_))
+    throw Error(str("the results and the JUnit file are both ", printable_line(results_path_)), "name two files");
   writer_.emplace(results_path_);
   writer_->write(info_);
   report::clear_dumps(dump_folder());

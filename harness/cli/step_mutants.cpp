@@ -88,6 +88,11 @@ std::vector<std::string> lines_of(const std::string& text) {
 // The column of the first character that is not blank, from 0; npos for a blank line.
 std::size_t indentation(const std::string& line) { return line.find_first_not_of(" \t"); }
 
+bool is_content(const std::string& line) {
+  const std::size_t at = indentation(line);
+  return at != std::string::npos && line[at] != '#';
+}
+
 }  // namespace
 
 std::vector<FeatureStep> feature_steps(const scenario::Scenario& scenario) {
@@ -106,7 +111,7 @@ std::string without_step(const std::string& text, const FeatureStep& step) {
   if (lines[first].substr(0, key).find_first_not_of(" -") != std::string::npos) return {};
   while (indentation(lines[first]) != dash || lines[first].compare(dash, 2, "- ") != 0) {
     const std::size_t at = indentation(lines[first]);
-    if (first == 0 || (at != std::string::npos && at < key)) return {};
+    if (first == 0 || (is_content(lines[first]) && at < key)) return {};
     --first;
   }
   if (step.keeps_steps) {
@@ -117,7 +122,7 @@ std::string without_step(const std::string& text, const FeatureStep& step) {
   }
   const std::size_t inside = step.keeps_steps ? key : dash;  // the lines of the verb, or of the step
   for (std::size_t i = first + 1; i < lines.size(); ++i) {
-    if (indentation(lines[i]) != std::string::npos && indentation(lines[i]) <= inside) break;
+    if (is_content(lines[i]) && indentation(lines[i]) <= inside) break;
     lines[i].clear();
   }
   std::string changed;

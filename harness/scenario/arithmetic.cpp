@@ -29,6 +29,12 @@ std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
   return (a % b != 0 && (a < 0) != (b < 0)) ? quotient - 1 : quotient;
 }
 
+// With the sign of the divisor.
+Literal modulo(double a, double b) {
+  const double rest = std::fmod(a, b);
+  return Literal(rest != 0.0 && (rest < 0.0) != (b < 0.0) ? rest + b : rest);
+}
+
 Literal power(const Literal& a, const Literal& b) {
   if (!a.is_int() || !b.is_int() || b.as_int() < 0) {
     const double result = std::pow(a.as_double(), b.as_double());
@@ -94,7 +100,7 @@ Literal numbers(Op op, const Literal& left, const Literal& right) {
       return Literal(std::floor(a / b));
     case Op::modulo:
       if (b == 0) by_zero(op, left);
-      return Literal(a - b * std::floor(a / b));
+      return modulo(a, b);
     default:
       refuse(op, left, right);
   }
@@ -111,7 +117,6 @@ bool contains(const Literal& container, const Literal& item) {
 }
 
 Literal repeated(const LiteralList& list, std::int64_t times) {
-  if (times < 0) throw Error(str("a list cannot be repeated ", times, " times"));
   if (times > 0)
     check_list_size(list.size() > limits::list_items / static_cast<std::size_t>(times)
                         ? limits::list_items + 1

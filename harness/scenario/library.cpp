@@ -254,8 +254,11 @@ std::shared_ptr<const Scenario> Library::parse(const std::string& text, const st
 
 std::shared_ptr<const Scenario> Library::load(const std::string& path) {
   const Evaluation evaluation(path, reading);
+  return load_as(read_text(path), path);
+}
+
+std::shared_ptr<const Scenario> Library::load_as(const std::string& text, const std::string& path) {
   Diagnostics diagnostics;
-  const std::string text = read_text(path);
   std::shared_ptr<const Scenario> scenario =
       parse(text, shown_name(root_, path), name_below(root_, path), diagnostics, folders_for(path));
   if (!diagnostics.empty()) throw ScenarioError(diagnostics);

@@ -35,6 +35,8 @@ class Library {
 
   // Parses and checks a scenario and the routines that it uses. Throws ScenarioError with all errors.
   std::shared_ptr<const Scenario> load(const std::string& path);
+  // The same for a text in the place of that of the file.
+  std::shared_ptr<const Scenario> load_as(const std::string& text, const std::string& path);
   // The same for a text. `file` is the file name in places. The scenario's name need not match it.
   std::shared_ptr<const Scenario> load_text(const std::string& text, const std::string& file);
 

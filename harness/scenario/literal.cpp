@@ -122,7 +122,11 @@ const Literal* Literal::find(std::string_view key) const {
 }
 
 bool operator==(const Literal& a, const Literal& b) {
-  if (a.is_int() && b.is_double()) return static_cast<double>(a.as_int()) == b.as_double();
+  if (a.is_int() && b.is_double()) {
+    const double number = b.as_double();
+    return number >= -0x1p63 && number < 0x1p63 && static_cast<double>(a.as_int()) == number &&
+           static_cast<std::int64_t>(number) == a.as_int();
+  }
   if (a.is_double() && b.is_int()) return b == a;
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {

@@ -180,6 +180,9 @@ class ScenarioReader {
       for (const MatrixValue& other : entry.values) {
         if (other.value.kind() == literal->kind() && other.value == *literal) {
           reader_.error(item->place, str("the value ", literal->shown(), " of `", entry.name, "` occurs twice"));
+        } else if (id_text(other.value) == id_text(*literal)) {
+          reader_.error(item->place, str("two values of `", entry.name, "` have the name ", id_text(*literal),
+                                         " in cases; give them labels, such as {one: {value: ...}}"));
         }
       }
       entry.values.push_back(MatrixValue{{}, std::move(*literal)});
@@ -234,12 +237,18 @@ class ScenarioReader {
     return rule;
   }
 
+  int small(const YamlNode& node, std::int64_t value, int least, const char* what) {
+    constexpr std::int64_t most = 1'000'000;
+    if (value < least || value > most) reader_.error(node.place, str(what, " must be from ", least, " to ", most));
+    return static_cast<int>(std::clamp<std::int64_t>(value, least, most));
+  }
+
   void read_expected_failure(Rule& rule, const YamlNode& item) {
     if (const YamlNode* line = Reader::find(item, "line")) {
-      if (const auto value = reader_.integer(*line, "`line`")) rule.line = static_cast<int>(*value);
+      if (const auto value = reader_.integer(*line, "`line`")) rule.line = small(*line, *value, 1, "`line`");
     }
     if (const YamlNode* rank = Reader::find(item, "rank")) {
-      if (const auto value = reader_.integer(*rank, "`rank`")) rule.rank = static_cast<int>(*value);
+      if (const auto value = reader_.integer(*rank, "`rank`")) rule.rank = small(*rank, *value, 0, "`rank`");
     }
     if (const YamlNode* verdict = Reader::find(item, "verdict")) {
       rule.verdict = reader_.text(*verdict, "`verdict`").value_or("");

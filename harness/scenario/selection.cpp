@@ -30,6 +30,10 @@ Selection parse_selection(const std::string& text) {
     start = i + 1;
     if (item.empty()) continue;
     const std::size_t equals = item.find('=');
+    if (equals == std::string::npos && !out.empty()) {  // of a value that contains a comma, such as StridedShard(0, 2)
+      out.back().second += str(",", item);
+      continue;
+    }
     if (equals == std::string::npos || equals == 0) {
       throw Error(str("--case: `", item, "` is not of the form key=value"), "such as --case 'layers=3,world_size=2'");
     }

@@ -215,6 +215,9 @@ std::string failure_of(const AcrossCheck& check, const Reports& reports, const D
     if (!report) return str(check.label, ": rank ", member, " of the mesh did not reach this check");
     nan = nan || report->nan;
   }
+  for (int member : check.members)
+    if (report_of(reports, member, check.key)->same != check.same)
+      return str(check.label, ": rank ", member, " and this rank disagree on `same`");
   if (nan) return str(check.label, ": there is a not-a-number among the values");
   return check.same ? failure_of_same(check, differences, contents) : failure_of_different(check, reports);
 }
@@ -228,7 +231,8 @@ void count_evidence(const AcrossCheck& check, const Reports& reports, verdict::E
     return;
   }
   evidence.comparisons += 1;
-  for (const Snapshot& value : check.values) evidence.elements += value.copy.defined() ? value.copy.num_elements() : 1;
+  for (const Snapshot& value : check.values)
+    if (!value.is_structure) evidence.elements += value.copy.defined() ? value.copy.num_elements() : 1;
   if (!check.same) return;
   evidence.same_bits += 1;
   evidence.bits_required += 1;
@@ -259,7 +263,7 @@ void Checks::judge_across(int rank, int world_size, verdict::Evidence& evidence,
     Report report{{}, check.same, true, false};
     std::vector<std::string>& wire = wires[check.key];
     for (const Snapshot& snapshot : check.values) {
-      report.trivial = report.trivial && is_zero_or_empty(snapshot);
+      report.trivial = report.trivial && (snapshot.is_structure || is_zero_or_empty(snapshot));
       report.nan = report.nan || has_nan(snapshot);
       wire.push_back(to_wire(snapshot));
       report.hashes.push_back(hash_of(wire.back()));

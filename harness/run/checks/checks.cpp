@@ -79,6 +79,10 @@ class Pairing {
     } else if (a.is_tensor() && b.is_tensor()) {
       walk_tensors(la, *a.get_if<Tensor>(), lb, *b.get_if<Tensor>());
     } else if ((a.is_tensor() || a.is_number()) && (b.is_tensor() || b.is_number())) {
+      if (const Tensor* tensor = (a.is_tensor() ? a : b).get_if<Tensor>()) {
+        refuse_partial(a.is_tensor() ? la : lb, *tensor);
+        require_comparable(a.is_tensor() ? b : a, tensor->dtype());
+      }
       pairs.emplace_back(leaf(la, a), leaf(lb, b));
     } else if (a.kind() != b.kind() || !comparable(a)) {
       differ(str(la, " is ", describe(a), ", ", lb, " is ", describe(b)));
@@ -171,17 +175,21 @@ void take_snapshots(const std::string& label, const Value& value, bool gradients
     case Value::Kind::list: {
       std::size_t i = 0;
       out.push_back(plain(label + " (items)", Value(static_cast<std::int64_t>(value.as_list(label).size()))));
+      out.back().is_structure = true;
       for (const Value& item : value.as_list(label)) take_snapshots(str(label, "[", i++, "]"), item, gradients, out);
       return;
     }
     case Value::Kind::map:
       out.push_back(plain(label + " (entries)", Value(static_cast<std::int64_t>(value.as_map(label).size()))));
+      out.back().is_structure = true;
       for (const auto& [key, item] : value.as_map(label)) {
         out.push_back(plain(label + " (key)", Value(key.text)));
+        out.back().is_structure = true;
         take_snapshots(entry_label(label, key), item, gradients, out);
       }
       return;
     case Value::Kind::tensor:
+      refuse_partial(label, *value.get_if<Tensor>());
       out.push_back(snapshot_of(label, *value.get_if<Tensor>()));
       return;
     case Value::Kind::none:

@@ -43,6 +43,7 @@ struct Snapshot {
   const void* storage = nullptr;  // of the original tensor
   std::int64_t storage_offset = 0;
   Tensor full{};  // the tensor that `copy` is a shard of, for a tolerance relative to the largest element
+  bool is_structure = false;  // the size or a key of a list or map: it is compared and is no evidence
 };
 
 struct EqualOptions {

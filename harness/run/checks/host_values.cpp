@@ -41,13 +41,6 @@ HostValue from_number(const Value& number, DType dtype, const Dims& sizes) {
   });
 }
 
-// A fraction would be truncated in a tensor of integers.
-bool is_representable(const Value& number, DType dtype) {
-  if (is_floating(dtype) || number.is(Value::Kind::integer)) return true;
-  const double value = number.as_number("a number");
-  return value == std::floor(value);
-}
-
 HostPair exact(const Value& a, const Value& b) {
   HostPair pair;
   pair.exact = true;
@@ -67,6 +60,36 @@ HostPair exact(const Value& a, const Value& b) {
 
 }  // namespace
 
+void require_comparable(const Value& number, DType dtype) {
+  const double value = number.as_number("a number");
+  const bool whole = number.is(Value::Kind::integer) || value == std::floor(value);
+  const auto within = [value](double largest) { return !std::isfinite(value) || std::abs(value) <= largest; };
+  bool fits = true;
+  switch (dtype) {
+    case DType::float64:
+      break;
+    case DType::float32:
+      fits = within(0x1.fffffep127);
+      break;
+    case DType::bfloat16:
+      fits = within(0x1.fep127);
+      break;
+    case DType::float16:
+      fits = within(65504);
+      break;
+    case DType::int64:
+      fits = number.is(Value::Kind::integer) || (whole && value >= -0x1p63 && value < 0x1p63);
+      break;
+    case DType::int32:
+      fits = whole && value >= -0x1p31 && value < 0x1p31;
+      break;
+    case DType::boolean:
+      fits = whole;
+      break;
+  }
+  if (!fits) throw Error(str(describe(number), " cannot be compared with a tensor of ", name_of(dtype)));
+}
+
 HostPair to_host(const Snapshot& actual, const Snapshot& expected) {
   const bool left = actual.copy.defined(), right = expected.copy.defined();
   if (!left && !right) {
@@ -85,8 +108,6 @@ HostPair to_host(const Snapshot& actual, const Snapshot& expected) {
   const Tensor& like = left ? actual.copy : expected.copy;
   const Value& number = left ? expected.plain : actual.plain;
   if (!left || !right) {
-    if (!is_representable(number, like.dtype()))
-      throw Error(str(describe(number), " cannot be compared with a tensor of ", name_of(like.dtype())));
     (left ? pair.expected : pair.actual) = from_number(number, like.dtype(), like.sizes());
   }
   return pair;

@@ -22,8 +22,9 @@ struct HostPair {
   std::string message;
 };
 
-// A number that is compared with a tensor becomes a tensor of the same sizes. Throws Error for a fraction compared with
-// a tensor of integers.
+// Throws Error for a number that a tensor of this type cannot hold: a fraction beside integers, or one out of range.
+void require_comparable(const Value& number, DType dtype);
+// A number that is compared with a tensor becomes a tensor of the same sizes.
 HostPair to_host(const Snapshot& actual, const Snapshot& expected);
 // The kind or the dtype and sizes, `:`, and the bytes. Two results are equal exactly if the values are.
 std::string to_wire(const Snapshot& snapshot);

@@ -13,7 +13,8 @@ namespace {
 struct PairResult {
   verdict::Comparison comparison;
   verdict::CompareOptions options;
-  bool nan = false;  // on one side, where the check requires a difference
+  bool nan = false;    // on one side, where the check requires a difference
+  bool apart = false;  // other sizes or types, where the check requires a difference
 };
 
 // The absolute part of the tolerance is relative to the largest element of all expected values together.
@@ -44,6 +45,8 @@ PairResult compare_pair(const EqualCheck::Pair& pair, const EqualOptions& option
   result.options.of_largest = std::max(options.of_largest, usual.of_largest);
   result.options.largest_expected = largest;
   result.comparison = verdict::compare(host.actual.operand, host.expected.operand, result.options);
+  const bool alike = host.actual.operand.dtype == dtype && host.actual.operand.sizes == host.expected.operand.sizes;
+  result.apart = options.different && !host.exact && !alike;
   result.nan = options.different && (has_nan(host.actual.operand) || has_nan(host.expected.operand));
   if (options.from_trivial_reading) result.comparison.trivial = true;
   if (host.exact) {
@@ -68,13 +71,18 @@ void judge_equal(const EqualCheck& check, const std::vector<PairResult>& results
   if (num_failed > 0) fail(check.site, std::move(first));
 }
 
-// One pair that differs is enough. A not-a-number fails: it would differ from everything.
+// One pair that differs is enough. A not-a-number fails, and so do values of other sizes or types: they would differ
+// from everything.
 void judge_different(const EqualCheck& check, const std::vector<PairResult>& results, verdict::Evidence& evidence,
                      const Fail& fail) {
   const auto nan = std::find_if(results.begin(), results.end(), [](const PairResult& result) { return result.nan; });
   if (nan != results.end())
     return fail(check.site, str(labels_of(check.pairs[static_cast<std::size_t>(nan - results.begin())]),
                                 " cannot be compared: there is a not-a-number among them"));
+  const auto apart = std::find_if(results.begin(), results.end(), [](const PairResult& result) { return result.apart; });
+  if (apart != results.end())
+    return fail(check.site, str(labels_of(check.pairs[static_cast<std::size_t>(apart - results.begin())]),
+                                " cannot be compared: ", apart->comparison.message));
   const auto differs =
       std::find_if(results.begin(), results.end(), [](const PairResult& result) { return !result.comparison.equal; });
   if (differs == results.end())

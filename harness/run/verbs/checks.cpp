@@ -94,11 +94,11 @@ void count_checked(StepCall& call, const Observation& seen, std::int64_t number,
 }
 
 // Compares every stated or observed number. A key that only one side has counts 0 on the other.
-void compare_counts(StepCall& call, const Observation& seen_in, CollectiveFilter filter, const CollectiveCounts& stated,
-                    bool bytes) {
-  for (const auto& [key, count] : stated) {
-    if (key.first == "start_up") filter.start_up = true;
-    if (key.first == "checkpoint") filter.checkpoint = true;
+void compare_counts(StepCall& call, const Observation& seen_in, CollectiveFilter filter, const Value& map, bool bytes) {
+  const CollectiveCounts stated = stated_counts(map);
+  for (const auto& [family, operations] : map.as_map("counts")) {
+    if (family.text == "start_up") filter.start_up = true;
+    if (family.text == "checkpoint") filter.checkpoint = true;
   }
   const std::vector<const comm::LogEntry*> entries = select(seen_in, filter);
   const CollectiveCounts seen = count_collectives(entries, bytes);
@@ -187,8 +187,8 @@ Value expect_collectives(StepCall& call) {
   const CollectiveFilter filter = filter_of(call);
   if (!call.has("exactly") && !call.has("total") && !call.has("bytes"))
     throw Error("expect_collectives has nothing to check", "give `exactly`, `total` or `bytes`");
-  if (call.has("exactly")) compare_counts(call, seen, filter, stated_counts(call.value("exactly")), false);
-  if (call.has("bytes")) compare_counts(call, seen, filter, stated_counts(call.value("bytes")), true);
+  if (call.has("exactly")) compare_counts(call, seen, filter, call.value("exactly"), false);
+  if (call.has("bytes")) compare_counts(call, seen, filter, call.value("bytes"), true);
   if (call.has("total")) {
     const std::int64_t expected = call.integer("total");
     const std::vector<const comm::LogEntry*> entries = select(seen, filter);
