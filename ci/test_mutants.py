@@ -568,3 +568,10 @@ def test_a_whole_run_reports_survivors(tmp_path):
     # The sample depends on the seed alone.
     listed = [run(*command, "--sample", "3", "--seed", seed, "--list").stdout for seed in ("1", "1", "2")]
     assert listed[0] == listed[1] != listed[2] and len(listed[0].splitlines()) == 3
+    # An earlier report chooses mutants that still exist.
+    earlier = root / "earlier.jsonl"
+    kept = rows[("constant", "shown", "+ int shown() { return 4 + 1; }")]
+    earlier.write_text("".join(json.dumps(row) + "\n" for row in (kept, kept | {"key": "engine/layout/tiny.cpp|gone|constant|4|5|0"})))
+    again = run(*command, "--again", earlier, "--list")
+    assert f"1 of the 2 mutants of {earlier} exist" in again.stderr
+    assert len(again.stdout.splitlines()) == 1 and "4 -> 4 + 1" in again.stdout
