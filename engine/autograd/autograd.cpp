@@ -83,7 +83,7 @@ Tensor grad(const Tensor& tensor) {
 void set_grad(const Tensor& tensor, const Tensor& value, GradientType type) {
   if (GradState* state = grad_state(tensor)) state->has_grad_of_peers = false;
   if (!value.defined()) {
-    if (GradState* state = grad_state(tensor)) state->grad = Tensor();
+    if (GradState* state = grad_state(tensor)) state->grad = state->kept_back = Tensor();
     return;
   }
   check_gradient(tensor, value, "set_grad", type);
@@ -150,6 +150,13 @@ bool has_accumulator(const Tensor& leaf) {
   const GradState* state = grad_state(leaf);
   return state && state->accumulator;
 }
+
+Tensor kept_back_grad(const Tensor& leaf) {
+  const GradState* state = grad_state(leaf);
+  return state ? state->kept_back : Tensor();
+}
+
+void set_kept_back_grad(const Tensor& leaf, const Tensor& sum) { make_grad_state(leaf).kept_back = sum; }
 
 void accumulate_grad(const Tensor& leaf, const Tensor& grad) {
   check_gradient(leaf, grad, "accumulate_grad");

@@ -38,9 +38,9 @@ bool requires_grad(const Tensor& tensor);
 void set_requires_grad(const Tensor& tensor, bool value);
 bool is_leaf(const Tensor& tensor);
 Tensor grad(const Tensor& tensor);  // undefined when there is none
-// An undefined value removes the gradient. Throws Error when sizes, type or layout differ from those of the tensor; the
-// layout of a gradient is layout::gradient_layout of the layout of the tensor. `any_floating`: the type may be another
-// floating-point one; optimizers cast the gradient.
+// An undefined value removes the gradient, with kept_back_grad(). Throws Error when sizes, type or layout differ from
+// those of the tensor; the layout of a gradient is layout::gradient_layout of the layout of the tensor. `any_floating`:
+// the type may be another floating-point one; optimizers cast the gradient.
 enum class GradientType { same, any_floating };
 void set_grad(const Tensor& tensor, const Tensor& value, GradientType type = GradientType::same);
 Tensor detach(const Tensor& tensor);             // the same view, layout and name without gradient history
@@ -126,10 +126,15 @@ HookId add_post_accumulate_hook(const Tensor& leaf, std::function<void(const Ten
 void remove_hook(const Tensor& tensor, HookId id);
 // Replaces the accumulation into grad(leaf); an empty function restores it. The accumulator gets the gradient and is
 // responsible for calling run_post_accumulate_hooks. With `accepts_partial` it may get a gradient that is a partial sum
-// on axes where the leaf is replicated, unless the leaf has hooks; otherwise backward reduces it.
+// on axes where the leaf is replicated, unless the leaf has hooks; otherwise backward reduces it. A leaf that has been
+// frozen since the forward gets its gradient through an accumulator only.
 void set_accumulator(const Tensor& leaf, std::function<void(const Tensor& leaf, const Tensor& grad)> accumulator,
                      bool accepts_partial = false);
 bool has_accumulator(const Tensor& leaf);
+// The sum of gradients that an accumulator keeps back from grad(leaf), as a plain tensor; undefined when there is none.
+// forget_kept_back (grad_of_peers.hpp) drops it.
+Tensor kept_back_grad(const Tensor& leaf);
+void set_kept_back_grad(const Tensor& leaf, const Tensor& sum);
 // grad(leaf) += grad, or a copy of `grad` when there is none. Throws Error when sizes, type or layout differ.
 void accumulate_grad(const Tensor& leaf, const Tensor& grad);
 void accumulate_grad(const Tensor& leaf, Tensor&& grad);  // keeps `grad` instead of a copy if this is its only owner
@@ -142,13 +147,15 @@ std::vector<Tensor> watch_first_gradient(std::vector<Tensor> tensors, std::funct
 
 // ---- backward ----
 // Differentiates the roots with respect to all leaves that require a gradient. `grads`: one gradient per root, in the
-// sizes, type and gradient layout of the root; an undefined one, or an empty list, means 1 for a scalar root. The graph
-// is freed unless retained. Throws Error for a root that is not a scalar and has no gradient, a root without history, a
-// graph that an earlier backward freed, and a saved tensor that was changed in place (with operation and versions).
+// sizes, type, gradient layout and device of the root; an undefined one, or an empty list, means 1 for a scalar root.
+// The graph is freed unless retained. Throws Error for a root that is not a scalar and has no gradient, a root without
+// history, a graph that an earlier backward freed, also one within a hook, and a saved tensor that was changed in place
+// (with operation and versions).
 void backward(const std::vector<Tensor>& roots, const Gradients& grads = {}, bool retain_graph = false);
 bool in_backward();
 // The number of the innermost running backward, different for each call of backward(); 0 when none runs.
 std::uint64_t backward_id();
+bool backward_runs(std::uint64_t id);  // as the innermost one or around it
 // Whether the graph of the innermost running backward contains this leaf. Its gradient may still be undefined.
 bool backward_reaches(const Tensor& leaf);
 // Runs once after all nodes of the innermost running backward, in the order of queueing. A callback may queue further

@@ -133,6 +133,10 @@ Tensor root_gradient(std::size_t number, const Tensor& root, const Tensor& given
     throw Error(str("backward: the gradient given for root ", number, " is ", name_of(given.dtype()), " ",
                     to_text(given.sizes()), ", the root is ", name_of(root.dtype()), " ", to_text(root.sizes())),
                 "give a gradient of the type and sizes of the root");
+  if (!(given.device() == root.device()))
+    throw Error(str("backward: the gradient given for root ", number, " is on ", device::to_text(given.device()),
+                    ", the root is on ", device::to_text(root.device())),
+                "move the gradient to the device of the root");
   return given;
 }
 
@@ -284,6 +288,7 @@ void BackwardPass::finish_leaf(LeafTask& task) {
     (*accumulator)(leaf, grad);
     return;
   }
+  if (!requires_grad(leaf)) return;  // frozen since the forward
   accumulate_grad(leaf, std::move(grad));
   run_post_accumulate_hooks(leaf);
 }
@@ -331,6 +336,12 @@ bool in_backward() { return !autograd_rank().running.empty(); }
 std::uint64_t backward_id() {
   const AutogradRank& rank = autograd_rank();
   return rank.running.empty() ? 0 : rank.running.back()->id;
+}
+
+bool backward_runs(std::uint64_t id) {
+  const AutogradRank& rank = autograd_rank();
+  return std::any_of(rank.running.begin(), rank.running.end(),
+                     [id](const RunningBackward* backward) { return backward->id == id; });
 }
 
 bool backward_reaches(const Tensor& leaf) {

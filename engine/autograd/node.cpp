@@ -9,16 +9,17 @@ namespace lockstep {
 
 // Iterative, because the recursive destruction of a long chain of nodes overflows the stack.
 Node::~Node() {
-  std::vector<NodePtr> last_owned;
-  auto collect = [&last_owned](std::vector<Edge>& from) {
-    for (Edge& edge : from)
-      if (edge.node && edge.node.use_count() == 1) last_owned.push_back(std::move(edge.node));
+  std::vector<NodePtr> released;  // each reference, because the last one to a node with several consumers comes late
+  auto collect = [&released](Node& from) {
+    for (Edge& edge : from.edges)
+      if (edge.node) released.push_back(std::move(edge.node));
+    if (from.changed) released.push_back(std::move(from.changed));
   };
-  collect(edges);
-  while (!last_owned.empty()) {
-    NodePtr node = std::move(last_owned.back());
-    last_owned.pop_back();
-    collect(node->edges);
+  collect(*this);
+  while (!released.empty()) {
+    const NodePtr node = std::move(released.back());
+    released.pop_back();
+    if (node.use_count() == 1) collect(*node);
   }
 }
 
@@ -40,6 +41,9 @@ Tensor taking_unreduced(Tensor result) {
 }
 
 Gradients Node::run(Gradients& grads) const {
+  if (freed_)  // by a backward within a hook, since this backward began
+    throw Error(str("backward: the graph was freed by an earlier backward (at ", name_, ")"),
+                "retain the graph in the earlier backward, or compute the loss again");
   const Backward at(*this, grads);
   std::optional<comm::AttributionScope> scope;
   if (attribution) scope.emplace(attribution);

@@ -157,17 +157,17 @@ Tensor detach(const Tensor& a);                             // the same view wit
 // with gradients off or by an operation with several results, and a view of a sharded tensor. `to` keeps its layout:
 // `value` has the same one, or broadcasts to it without communication.
 void add_(const Tensor& to, const Tensor& value, double alpha = 1.0);  // to += alpha * value
-void add_(const Tensor& to, double value);
+void add_(const Tensor& to, Number value);
 void sub_(const Tensor& to, const Tensor& value);
-void sub_(const Tensor& to, double value);
+void sub_(const Tensor& to, Number value);
 void mul_(const Tensor& to, const Tensor& value);
-void mul_(const Tensor& to, double value);
+void mul_(const Tensor& to, Number value);
 void div_(const Tensor& to, const Tensor& value);  // floating `to`
 void div_(const Tensor& to, double value);         // floating `to`
 void relu_(const Tensor& to);
 void copy_(const Tensor& to, const Tensor& from);  // also between devices and types
 void zero_(const Tensor& to);
-void fill_(const Tensor& to, double value);
+void fill_(const Tensor& to, Number value);
 
 // Every operation above. The registry (op_registry.hpp) does not compile unless each has an entry.
 inline constexpr std::string_view operation_names[] = {"add",

@@ -28,11 +28,13 @@ void check(const char* name, const Tensor& to, Keeps keeps) {
 }
 
 // A number as a scalar of the type of an integer tensor.
-Tensor scalar_for(const char* name, const Tensor& to, double value) {
-  if (std::trunc(value) != value)
-    throw Error(str(name, ": the number ", value, " into ", describe(to)), "cast the target to a floating-point type");
+Tensor scalar_for(const char* name, const Tensor& to, Number value) {
   const DType dtype = to.dtype() == DType::boolean ? DType::int64 : to.dtype();
-  return from_values(std::vector<std::int64_t>{static_cast<std::int64_t>(value)}, Dims(), dtype, to.device());
+  if (value.is_integer()) return from_values(std::vector<std::int64_t>{value.integer()}, Dims(), dtype, to.device());
+  if (std::trunc(value.value()) != value.value())
+    throw Error(str(name, ": the number ", value.value(), " into ", describe(to)),
+                "cast the target to a floating-point type");
+  return from_values(std::vector<double>{value.value()}, Dims(), dtype, to.device());
 }
 
 // The derivative in the layout of the target.
@@ -40,7 +42,9 @@ Tensor like_result(const Backward& at, const Tensor& grad) { return sharded_like
 Tensor local_grad(const Backward& at) { return local_tensor(at.grad()); }
 
 Gradients passed_on(const Backward& at) { return {at.grad()}; }
-Gradients none(const Backward&) { return {Tensor()}; }
+// The gradient of values that are replaced: zeros, as in PyTorch, so that the operands count as used.
+Tensor of_replaced(const Backward& at) { return at.needs(0) ? zeros_like(at.grad()) : Tensor(); }
+Gradients replaced(const Backward& at) { return {of_replaced(at)}; }
 
 }  // namespace
 
@@ -55,10 +59,10 @@ void add_(const Tensor& to, const Tensor& value, double alpha) {
   });
 }
 
-void add_(const Tensor& to, double value) {
+void add_(const Tensor& to, Number value) {
   check("add_", to, Keeps::nothing);
   if (is_floating(to.dtype()))
-    raw::add_(to, value);
+    raw::add_(to, value.value());
   else
     raw::add_(to, scalar_for("add_", to, value));
   record_in_place("add_", to, {to}, {}, passed_on);
@@ -72,10 +76,10 @@ void sub_(const Tensor& to, const Tensor& value) {
   });
 }
 
-void sub_(const Tensor& to, double value) {
+void sub_(const Tensor& to, Number value) {
   check("sub_", to, Keeps::nothing);
   if (is_floating(to.dtype()))
-    raw::sub_(to, value);
+    raw::sub_(to, value.value());
   else
     raw::sub_(to, scalar_for("sub_", to, value));
   record_in_place("sub_", to, {to}, {}, passed_on);
@@ -102,10 +106,10 @@ void mul_(const Tensor& to, const Tensor& value) {
   });
 }
 
-void mul_(const Tensor& to, double value) {
+void mul_(const Tensor& to, Number value) {
   check("mul_", to, Keeps::sums);
   if (is_floating(to.dtype()))
-    raw::mul_(to, value);
+    raw::mul_(to, value.value());
   else
     raw::mul_(to, scalar_for("mul_", to, value));
   record_in_place("mul_", to, {to}, {}, [value](const Backward& at) -> Gradients {
@@ -146,24 +150,25 @@ void relu_(const Tensor& to) {
 }
 
 void copy_(const Tensor& to, const Tensor& from) {
-  const Tensor source = checked("copy_", to, from, Keeps::all);
+  const bool are_sharded = is_sharded(to) && is_sharded(from);
+  const bool keeps_partial = !are_sharded || converts_summands(from.dtype(), to.dtype());
+  const Tensor source = checked("copy_", to, from, keeps_partial ? Keeps::all : Keeps::nothing);
   raw::copy_(to, source);
   record_in_place("copy_", to, {to, source}, {}, [](const Backward& at) -> Gradients {
-    // The result does not depend on the old contents.
-    return {Tensor(), at.needs(1) ? raw::to_device(fit(at, 1, local_grad(at)), at.device(1)) : Tensor()};
+    return {of_replaced(at), at.needs(1) ? raw::to_device(fit(at, 1, local_grad(at)), at.device(1)) : Tensor()};
   });
 }
 
 void zero_(const Tensor& to) {
   check("zero_", to, Keeps::all);
   raw::zero_(to);
-  record_in_place("zero_", to, {to}, {}, none);
+  record_in_place("zero_", to, {to}, {}, replaced);
 }
 
-void fill_(const Tensor& to, double value) {
+void fill_(const Tensor& to, Number value) {
   check("fill_", to, Keeps::nothing);
   raw::fill_(to, value);
-  record_in_place("fill_", to, {to}, {}, none);
+  record_in_place("fill_", to, {to}, {}, replaced);
 }
 
 }  // namespace lockstep::ops

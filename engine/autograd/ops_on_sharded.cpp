@@ -137,6 +137,7 @@ double mean_count(const Tensor& a, const Dims& dims) {
   if (defect_armed(Defect::sharded_mean_of_parts)) [[unlikely]]
     return static_cast<double>(std::max<std::int64_t>(1, a.num_elements()));
   double count = 1.0;
+  if (layout_of(a).sizes.empty()) return count;
   for (const std::int64_t dim : dims)
     count *= static_cast<double>(layout_of(a).sizes[normalize_dim(dim, layout_of(a).sizes.size(), "mean")]);
   return count;
@@ -145,7 +146,15 @@ double mean_count(const Tensor& a, const Dims& dims) {
 }  // namespace
 
 Tensor mean_on_sharded(const Tensor& a, const Dims& dims, bool keep_dims) {
-  return div(sum_on_sharded(a, dims, keep_dims), mean_count(a, dims));
+  const double count = mean_count(a, dims);
+  return by_rule(a, sharding::sum(layout_of(a), dims, keep_dims), [&](const Tensor& x) {
+    // In 16 bits the sum may exceed the largest number, and the mean would be rounded twice.
+    const bool is_narrow = x.dtype() == DType::float16 || x.dtype() == DType::bfloat16;
+    const Tensor wide = is_narrow ? cast(x, DType::float32) : x;
+    const Tensor total = dims.size() == x.num_dims() && !keep_dims ? sum(wide) : sum(wide, dims, keep_dims);
+    const Tensor made = div(total, count);
+    return is_narrow ? cast(made, x.dtype()) : made;
+  });
 }
 
 void require_in_place(const char* name, const Tensor& to, Keeps keeps) {

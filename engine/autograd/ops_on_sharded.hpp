@@ -28,6 +28,12 @@ bool any_sharded(const Operands&... operands) {
   return (is_sharded(operands) || ...);
 }
 
+// Whether the conversion of each summand of a partial sum gives summands of the converted sum: integer parts and truth
+// values of the summands do not.
+inline bool converts_summands(DType from, DType to) {
+  return from == to || is_floating(to) || (!is_floating(from) && to != DType::boolean);
+}
+
 using OnLocal = std::function<Tensor(const Tensor&)>;
 using OnLocals = std::function<Tensor(const Tensor&, const Tensor&)>;
 // Element-wise operations. `keeps`: the partial placements that the operation accepts without a reduction.
@@ -65,9 +71,12 @@ Tensor batch_norm_on_sharded(const Tensor& x, const std::array<const Tensor*, 4>
 Tensor norm_on_sharded(const char* name, const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias,
                        const std::function<Tensor(const Tensor&, const Tensor*, const Tensor*)>& f);
 // ---- views, joins, extremes (ops_on_sharded_views.cpp) ----
-// view, reshape and flatten. `f` takes the local shard and the local sizes of the result.
-using OnSized = std::function<Tensor(const Tensor& x, const Dims& sizes)>;
-Tensor view_on_sharded(const char* name, const Tensor& a, const Dims& sizes, const OnSized& f);
+// view, reshape and flatten. `f` takes the local shard, the local sizes of the result, and whether it must copy, which
+// is decided for the full tensor. Throws Error if it must and `may_copy` is false.
+using OnSized = std::function<Tensor(const Tensor& x, const Dims& sizes, bool copies)>;
+Tensor view_on_sharded(const char* name, const Tensor& a, const Dims& sizes, bool may_copy, const OnSized& f);
+// Whether the elements of the local shard and of the full tensor are in the order of their dims.
+bool is_contiguous_on_sharded(const Tensor& a);
 Tensor squeeze_on_sharded(const Tensor& a, int dim);
 Tensor expand_on_sharded(const Tensor& a, const Dims& sizes);
 Tensor slice_on_sharded(const Tensor& a, int dim, std::int64_t begin, std::int64_t end);

@@ -1,9 +1,13 @@
 // Views, joins and extremes of sharded operands. Sizes given to a view are those of the full tensor.
+#include <algorithm>
 #include <limits>
+#include <memory>
+#include <utility>
 
 #include "engine/autograd/ops.hpp"
 #include "engine/autograd/ops_on_sharded_internal.hpp"
 #include "engine/autograd/ops_sharded.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/tensor/ops.hpp"
@@ -16,12 +20,43 @@ Dims local_sizes_of(const sharding::ShardedLayout& layout) {
   return layout::local_sizes(layout, RankContext::current().rank());
 }
 
+// The full tensor without memory, with the strides that follow from those of the local shard. Ranks that decide with it
+// decide alike: a dim of one element here, whose stride would not count, may have more elements on other ranks.
+Tensor shape_of_full(const Tensor& a) {
+  const Dims &sizes = a.sizes(), &strides = a.strides();
+  auto full = std::make_shared<TensorImpl>();
+  full->sizes = layout_of(a).sizes;
+  full->strides = strides;
+  full->dtype = a.dtype();
+  for (int dim = 0; dim < sizes.size(); ++dim) {
+    const std::int64_t length = std::max<std::int64_t>(1, sizes[dim]), full_length = full->sizes[dim];
+    if (length == full_length) continue;
+    for (int other = 0; other < sizes.size(); ++other) {
+      // Of two dims with one stride, the outer one has several elements; of two with one element, it is the first.
+      const bool is_outer_of_tie = sizes[other] > 1 || (sizes[dim] <= 1 && other < dim);
+      if (other == dim || strides[other] < strides[dim] || (strides[other] == strides[dim] && !is_outer_of_tie))
+        continue;
+      std::int64_t& stride = full->strides[other];
+      stride = bounded_product(stride / length, full_length) + bounded_product(stride % length, full_length) / length;
+    }
+  }
+  return Tensor(std::move(full));
+}
+
 }  // namespace
 
-Tensor view_on_sharded(const char* name, const Tensor& a, const Dims& sizes, const OnSized& f) {
-  const sharding::Unary rule =
-      sharding::view(name, layout_of(a), sharding::complete_sizes(name, layout_of(a).sizes, sizes));
-  return by_rule(a, rule, [&](const Tensor& x) { return f(x, local_sizes_of(rule.result)); });
+bool is_contiguous_on_sharded(const Tensor& a) { return a.is_contiguous() && shape_of_full(a).is_contiguous(); }
+
+Tensor view_on_sharded(const char* name, const Tensor& a, const Dims& sizes, bool may_copy, const OnSized& f) {
+  const Dims complete = sharding::complete_sizes(name, layout_of(a).sizes, sizes);
+  const sharding::Unary rule = sharding::view(name, layout_of(a), complete);
+  const Tensor full = shape_of_full(a);
+  const bool copies = !is_viewable_as(full, complete);
+  if (copies && !may_copy)
+    throw Error(str(name, ": ", describe_sharded(a), " with strides ", to_text(full.strides()), " cannot be viewed as ",
+                    to_text(complete), " without a copy"),
+                "use reshape, which copies if necessary");
+  return by_rule(a, rule, [&](const Tensor& x) { return f(x, local_sizes_of(rule.result), copies); });
 }
 
 Tensor squeeze_on_sharded(const Tensor& a, int dim) {
@@ -102,7 +137,7 @@ Tensor extreme_on_sharded(const char* name, const Tensor& a, int dim, bool keep_
       sharding::extreme(name, layout_of(a), dim, keep_dim, largest ? layout::PartialOp::max : layout::PartialOp::min);
   const int on = normalize_dim(dim, rule.operand.sizes.size(), name);
   return by_rule(a, rule, [&](const Tensor& x) {
-    const bool is_empty_shard = rule.operand.sizes[on] > 0 && x.size(on) == 0;
+    const bool is_empty_shard = !rule.operand.sizes.empty() && rule.operand.sizes[on] > 0 && x.size(on) == 0;
     return is_empty_shard ? neutral(x, local_sizes_of(rule.result), largest) : f(x);
   });
 }

@@ -21,6 +21,11 @@ Gradients into_zeros(const Backward& at, Select select) {
   return {grad};
 }
 
+// reshape and flatten of a local shard. `copies`: also where these elements can be viewed.
+Tensor reshaped(const char* name, const Tensor& a, const Dims& sizes, bool copies) {
+  return record(name, copies ? lockstep::view(raw::clone(a), sizes) : raw::reshape(a, sizes), {a}, {}, back_to_sizes);
+}
+
 bool has_sharded(const std::vector<Tensor>& tensors) {
   return std::any_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) { return is_sharded(tensor); });
 }
@@ -29,13 +34,15 @@ bool has_sharded(const std::vector<Tensor>& tensors) {
 
 Tensor view(const Tensor& a, const Dims& sizes) {
   if (is_sharded(a)) [[unlikely]]
-    return view_on_sharded("view", a, sizes, [](const Tensor& x, const Dims& local) { return ops::view(x, local); });
+    return view_on_sharded("view", a, sizes, false,
+                           [](const Tensor& x, const Dims& local, bool) { return ops::view(x, local); });
   return record("view", lockstep::view(a, sizes), {a}, {}, back_to_sizes);
 }
 Tensor reshape(const Tensor& a, const Dims& sizes) {
   if (is_sharded(a)) [[unlikely]]
-    return view_on_sharded("reshape", a, sizes,
-                           [](const Tensor& x, const Dims& local) { return ops::reshape(x, local); });
+    return view_on_sharded("reshape", a, sizes, true, [](const Tensor& x, const Dims& local, bool copies) {
+      return reshaped("reshape", x, local, copies);
+    });
   return record("reshape", raw::reshape(a, sizes), {a}, {}, back_to_sizes);
 }
 
@@ -53,8 +60,9 @@ Tensor flatten(const Tensor& a, int first_dim, int last_dim) {
   sizes.push_back(merged);
   for (int dim = last + 1; dim < a.num_dims(); ++dim) sizes.push_back(from[dim]);
   if (is_sharded(a)) [[unlikely]]
-    return view_on_sharded("flatten", a, sizes,
-                           [=](const Tensor& x, const Dims&) { return ops::flatten(x, first_dim, last_dim); });
+    return view_on_sharded("flatten", a, sizes, true, [](const Tensor& x, const Dims& local, bool copies) {
+      return reshaped("flatten", x, local, copies);
+    });
   return record("flatten", raw::reshape(a, sizes), {a}, {}, back_to_sizes);
 }
 
@@ -190,7 +198,8 @@ Tensor stack(const std::vector<Tensor>& tensors, int dim) {
 
 Tensor cast(const Tensor& a, DType dtype) {
   if (is_sharded(a) && a.dtype() != dtype) [[unlikely]]
-    return on_sharded("cast", a, Keeps::sums, [=](const Tensor& x) { return cast(x, dtype); });
+    return on_sharded("cast", a, converts_summands(a.dtype(), dtype) ? Keeps::sums : Keeps::nothing,
+                      [=](const Tensor& x) { return cast(x, dtype); });
   if (a.defined() && a.dtype() == dtype) return a;
   const Tensor result = computed("cast", [&] { return raw::cast(a, dtype); });
   if (!is_floating(dtype)) return result;
@@ -204,7 +213,10 @@ Tensor clone(const Tensor& a) {
   return record("clone", computed("clone", [&] { return raw::clone(a); }), {a}, {},
                 [](const Backward& at) -> Gradients { return {at.grad()}; });
 }
-Tensor contiguous(const Tensor& a) { return a.is_contiguous() ? a : clone(a); }
+Tensor contiguous(const Tensor& a) {
+  const bool is_in_order = is_sharded(a) ? is_contiguous_on_sharded(a) : a.is_contiguous();
+  return is_in_order ? a : clone(a);
+}
 
 Tensor to_device(const Tensor& a, device::Device device) {
   if (is_sharded(a) && !(a.device() == device)) [[unlikely]]

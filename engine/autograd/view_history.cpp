@@ -73,12 +73,11 @@ void note_view(const Tensor& result, const Tensor& of, ViewOrigin origin) {
   if (source && source->view) {
     view->base = source->view->base;
     view->origin = source->view->origin == ViewOrigin::recorded ? origin : source->view->origin;
-    view->base_history = source->view->base_history;
   } else {
     view->base = of;
     view->origin = origin;
-    view->base_history = history_of(of);
   }
+  view->base_history = history_of(view->base);  // the source may stand for an earlier one
   make_grad_state(result).view = std::move(view);
 }
 
@@ -92,7 +91,10 @@ void renew_history(const Tensor& tensor, GradState& state) {
   NodePtr node = make_node("as_strided", {base}, [at_base = Place(base), at_view = Place(tensor)](const Backward& at) {
     const Tensor grad = room_like(at_base, {at.sizes(0), at.dtype(0), at.device(0), nullptr});
     raw::zero_(grad);
-    raw::copy_(part_of(grad, at_base, at_view), at.grad());
+    Place once = at_view;  // an element that the view repeats gets the sum of its gradients
+    for (int dim = 0; dim < once.sizes.size(); ++dim)
+      if (once.strides[dim] == 0 && once.sizes[dim] > 1) once.sizes[dim] = 1;
+    raw::copy_(part_of(grad, at_base, once), raw::sum_to(at.grad(), once.sizes));
     return Gradients{grad};
   });
   node->outputs.push_back(info_of(tensor));
@@ -137,7 +139,7 @@ void attach_in_place(const Tensor& tensor, const NodePtr& node, const std::vecto
         const Tensor part = part_of(grad, at_base, at_view);
         Gradients of_result = {raw::clone(part)};
         Gradients results = operation->run(of_result);
-        if (!results.front().defined())
+        if (!results.front().defined() || is_expanded(part))  // an expanded one takes zero_ and fill_ only
           raw::zero_(part);
         else
           raw::copy_(part, results.front());

@@ -169,7 +169,18 @@ TEST_P(Agreement, ComparesAllOfALongCallSite) {
         set_line(str(rank == 0 ? "a" : "b", std::string(200, '/'), "own.yaml:10"));
         all_reduce(world_group(), floats({4}), ReduceOp::sum);
       },
-      "the place in the program");
+      "a name that is cut here (of the mesh axis, the purpose or the place in the program)");
+}
+
+// Names of axes are compared, and shown, by more than their first characters.
+TEST_P(Agreement, NamesLongAxes) {
+  const std::string name(15, 'a');
+  expect_named(
+      2,
+      [&](int rank) {
+        all_reduce(group_of({0, 1}, str(name, rank)), floats({4}), ReduceOp::sum);
+      },
+      str("the mesh axis (rank 0: ", name, "0; rank 1: ", name, "1)"));
 }
 
 }  // namespace

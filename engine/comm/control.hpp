@@ -64,7 +64,8 @@ struct alignas(64) MemberEntry {
 };
 static_assert(sizeof(MemberEntry) == 64);
 
-enum class Stage : std::uint32_t { filling, open, finished, mismatch };
+// Refused: the group was poisoned when the last member arrived.
+enum class Stage : std::uint32_t { filling, open, finished, mismatch, refused };
 
 enum class TransportKind : std::uint32_t { shared_memory, staged, between_hosts, one_device, nccl };
 
@@ -91,6 +92,13 @@ void copy_text(char (&to)[capacity], std::string_view text) {
   to[text.copy(to, capacity - 1)] = '\0';
 }
 
+// Truncates a text at its front, because paths and names of modules differ at their ends.
+template <std::size_t capacity>
+void copy_end(char (&to)[capacity], std::string_view text) {
+  if (text.size() >= capacity) text.remove_prefix(text.size() - (capacity - 1));
+  copy_text(to, text);
+}
+
 enum class TextState : std::uint32_t { empty, claimed, complete };
 
 // A text that is written once. The first writer claims it.
@@ -113,7 +121,7 @@ struct WriteOnceText {
     fill(value);
     return true;
   }
-  bool is_set() const { return state.load(std::memory_order_acquire) != TextState::empty; }
+  bool is_set() const { return state.load() != TextState::empty; }
   std::string read() const;  // waits up to 0.1 s for a writer that has claimed the text
 };
 
@@ -190,7 +198,7 @@ struct Record {
   ContentText content_text;
   std::int32_t root;
   std::int32_t scenario_line;
-  char axis[16];
+  char axis[64];
   char owner[80];
   std::uint64_t terms_digest;
   std::uint64_t content_digest;  // of the call's content and, for collectives of a module, of its owner

@@ -12,8 +12,9 @@ namespace lockstep::comm {
 
 namespace {
 
+// A thread of the rank is in the call. An asynchronous call may have none.
 bool is_under_way(const RecordedCollective& call) {
-  return call.state != CollectiveState::done && call.state != CollectiveState::failed;
+  return call.state == CollectiveState::waiting || call.state == CollectiveState::running;
 }
 
 // The sequence number of the rank's next call in the group.

@@ -57,6 +57,14 @@ TEST(AwaitedRanks, ExcludeWaitsOfDeadRanks) {
   EXPECT_THAT(awaited_ranks(stories), IsEmpty());
 }
 
+TEST(AwaitedRanks, ExcludeCallsThatNoThreadWaitsFor) {
+  const auto found =
+      awaited_ranks(stories_of({{call(1, 0, {0, 1}, CollectiveState::issued)}, {}, {call(2, 0, {0, 2}, waits)}}));
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].rank, 0);
+  EXPECT_THAT(found[0].behind, ElementsAre(2));
+}
+
 TEST(AwaitedRanks, ExcludeRanksWithoutAStory) {
   EXPECT_THAT(awaited_ranks(stories_of({{call(7, 0, {0, 1, 5}, waits)}, {call(7, 0, {0, 1, 5}, waits)}})), IsEmpty());
 }

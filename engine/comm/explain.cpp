@@ -38,6 +38,8 @@ std::string signature(const RecordedCollective& call) {
   if (call.operation == "exchange" || call.operation == "barrier") return call.operation;
   if (call.operation == "send" || call.operation == "receive")
     return str("transfer of ", call.bytes, " bytes of ", call.dtype);
+  // The root's bytes are those of all members.
+  if (call.operation == "gather" || call.operation == "scatter") return str(call.operation, " of ", call.dtype);
   return str(call.operation, " of ", call.bytes, " bytes of ", call.dtype);
 }
 
@@ -111,11 +113,12 @@ std::string explain_missing_rank(const RankHistory& story) {
              story.ended ? "." : " and has called no collective since.");
 }
 
-// Whether the call failed and the rank did more after it, such as a step that expects the error.
+// Whether the call failed and the rank did more after it, such as a step that expects the error. A rank that was killed
+// had gone on, too: a call that it was killed in has not failed.
 bool went_on(const Recording& recording, int rank, const RecordedCollective& call) {
   if (call.state != CollectiveState::failed) return false;
   const RankHistory& story = *recording.stories.at(rank);
-  return &call != &story.collectives.back() || (story.ended && !story.failed && !story.died);
+  return &call != &story.collectives.back() || (story.ended && !story.failed);
 }
 
 // The ranks in a pending collective, and the members that have not called it. "" if it is not pending.
@@ -152,7 +155,8 @@ std::string explain_waits(const Recording& recording, const Calls& calls) {
 std::string last_call_text(const RankHistory& story) {
   if (story.collectives.empty()) return "before any collective";
   const RecordedCollective& last = story.collectives.back();
-  return str(is_pending(last) ? "in " : "after ", recorded_call_text(last));
+  const bool has_gone_on = last.state == CollectiveState::failed && story.ended && !story.failed;
+  return str(is_pending(last) && !has_gone_on ? "in " : "after ", recorded_call_text(last));
 }
 
 std::string explain(const std::vector<RankHistory>& stories) {

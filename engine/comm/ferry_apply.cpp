@@ -208,10 +208,12 @@ void Ferry::State::apply_rank_state(const RankBody& body, std::string_view rest)
   if (body.end != RankEnd::none) pending_ends.push_back({body.rank, body.end, std::string(rest)});
 }
 
-// The messages of a rank before its end still count. Its peers see the end after them.
+// The messages of a rank before its end still count. Its peers see the end after them. In a poisoned group nobody waits
+// for them, and they may never be complete: the slot that is open here may be refused elsewhere.
 bool Ferry::State::is_needed(int rank) const {
   const auto has = [&](std::uint64_t id) {
     const GroupControl* const group = find_group(world, id);
+    if (group->poison.is_set()) return false;
     return std::find(group->members(), group->members() + group->size, rank) != group->members() + group->size;
   };
   return std::any_of(crossings.begin(), crossings.end(), [&](const auto& each) { return has(each.first.first); }) ||

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/comm/control_plane.hpp"
 #include "engine/comm/crossing_plan.hpp"
 #include "engine/comm/ferry_messages.hpp"
 #include "engine/comm/test_ferry.hpp"
@@ -83,7 +84,7 @@ TEST_F(FerryData, ASumThatComesTooLateLeavesTheFailedCallFailed) {
   arrival.member = 1;
   peer_.send(0, FerryKind::arrival, arrival);
   auto [data, summand] = next_body<DataBody>(FerryKind::data);
-  announce_abort(*world_.host, "the test is over");
+  poison_here(control_, *find_group(control_, arrival.group), "the test is over", Cause::own);
   rank.join();
   EXPECT_THAT(failure, ::testing::HasSubstr("the test is over"));
   const Record &mine = control_.rank(0).records[0], &theirs = control_.rank(1).records[0];

@@ -46,13 +46,6 @@ const Tensor* subject_of(const CollectiveRequest& request) {
   return request.input != nullptr ? request.input : request.output;
 }
 
-// Truncates a text at its front, because paths and names of modules differ at their ends.
-template <std::size_t capacity>
-void copy_end(char (&to)[capacity], std::string_view text) {
-  if (text.size() >= capacity) text.remove_prefix(text.size() - (capacity - 1));
-  copy_text(to, text);
-}
-
 }  // namespace
 
 void Digest::add(std::uint64_t value) {

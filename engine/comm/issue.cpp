@@ -109,7 +109,7 @@ void write_record(IssuedCollective& issued, const Communicator& communicator, co
   record.phase = static_cast<std::uint8_t>(communicator.phase);
   record.root = request.root;
   record.scenario_line = communicator.context().scenario_line;
-  copy_text(record.axis, request.group->axis());
+  copy_end(record.axis, request.group->axis());
   copy_text(record.owner, call.owner);
   record_terms(record, request, call, communicator);
   record.content_digest = content_digest_of(call);

@@ -71,7 +71,7 @@ std::string differences(const IssuedCollective& issued) {
   }
   if (contents_differ(issued)) name("the module it is for, or its contents");
   // Only truncated texts can differ without a visible difference.
-  return out.empty() ? "the place in the program" : out;
+  return out.empty() ? "a name that is cut here (of the mesh axis, the purpose or the place in the program)" : out;
 }
 
 }  // namespace

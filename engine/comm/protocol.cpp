@@ -79,6 +79,21 @@ bool is_past_deadline(const IssuedCollective& issued, std::int64_t start_ns) {
   return true;
 }
 
+// All members have arrived, and the last one decides whether the data moves. It may not have seen a poison that was set
+// meanwhile. A member that left before the decision could free a buffer that the others use.
+bool is_opening(const IssuedCollective& issued, WaitReason reason) {
+  return reason == WaitReason::arrivals &&
+         issued.slot().arrived.load() == static_cast<std::uint32_t>(issued.group->size);
+}
+
+// The poison of the group ends the wait. Data that moves through shared memory needs no member that has failed in
+// another collective, so only a failure in this one ends it.
+bool ends_by_poison(const IssuedCollective& issued, WaitReason reason, std::uint64_t target) {
+  if (!issued.group->poison.is_set() || is_opening(issued, reason) || is_ready(issued, reason, target)) return false;
+  const Slot& slot = issued.slot();
+  return reason != WaitReason::data || slot.transport != TransportKind::shared_memory || slot.is_abandoned.load() != 0;
+}
+
 // Throws if an error ends the wait. Called before each sleep.
 void check_for_failure(IssuedCollective& issued, WaitReason reason, std::uint64_t target, std::int64_t start_ns) {
   RankState& rank = *issued.rank;
@@ -89,7 +104,7 @@ void check_for_failure(IssuedCollective& issued, WaitReason reason, std::uint64_
   // A stream's worker can still wait when its rank has ended.
   if (rank.control().end.load(std::memory_order_acquire) != RankEnd::none)
     throw PeerEndedError(str(call_text(*rank.world, issued.record()), ": rank ", rank.rank, " has ended"));
-  if (issued.group->poison.is_set()) throw_poison(*issued.group);
+  if (ends_by_poison(issued, reason, target)) throw_poison(*issued.group);
   for (int member = 0; member < issued.group->size; ++member) {
     if (skipped_by(issued, member)) fail(issued, skipped_text(issued, member));
     const RankEnd end = rank.world->rank(issued.group->members()[member]).end.load(std::memory_order_acquire);
@@ -102,7 +117,9 @@ void check_for_failure(IssuedCollective& issued, WaitReason reason, std::uint64_
     // The awaited event may have happened before the member ended.
     if (missing && !is_ready(issued, reason, target)) fail(issued, ended_text(issued, member), Cause::peer_ended);
   }
-  if (is_past_deadline(issued, start_ns)) fail(issued, deadline_text(issued, reason, rank.deadline_ns.load()));
+  if (!is_past_deadline(issued, start_ns) || is_opening(issued, reason)) return;
+  rank.plane->poison(*issued.group, deadline_text(issued, reason, rank.deadline_ns.load()), Cause::own);
+  if (!is_opening(issued, reason)) throw_poison(*issued.group);
 }
 
 void note_state(IssuedCollective& issued, CollectiveState state) {
@@ -122,15 +139,16 @@ void leave(IssuedCollective& issued) {
 
 void run_once(IssuedCollective& issued) {
   Slot& slot = issued.slot();
+  note_state(issued, CollectiveState::waiting);
   while (!issued.arrived.load(std::memory_order_relaxed) && !try_arrive(issued)) {
     if (issued.on_rank_thread) finish_predecessor(issued, true);
     wait_until(issued, WaitReason::slot);
   }
-  note_state(issued, CollectiveState::waiting);
   schedule::point();
   wait_until(issued, WaitReason::arrivals);
   Stage stage = slot.stage.load(std::memory_order_acquire);
   if (stage == Stage::mismatch) fail_mismatch(issued);
+  if (stage == Stage::refused) throw_poison(*issued.group);
   if (stage == Stage::open) {
     const Transport& transport = transport_of(slot.transport);
     if (!transport.traits().device_memory) note_moving(issued);  // others say when their stream has come to it
@@ -219,8 +237,9 @@ bool try_arrive(IssuedCollective& issued) {
   issued.arrived.store(true, std::memory_order_relaxed);
   try {
     count_arrival(*issued.rank->world, *issued.group, issued.sequence);
-  } catch (const UnsupportedError& error) {  // no transport can do it
+  } catch (const std::exception& error) {  // such as: no transport can do it
     issued.rank->plane->poison(*issued.group, text_of(error), Cause::own);
+    refuse(slot);
     throw;
   }
   issued.rank->plane->arrived(*issued.group, issued.me, issued.sequence);
@@ -240,8 +259,10 @@ void run(IssuedCollective& issued) {
       // The peers wait for this rank's chunks and must learn that it has failed.
       issued.failure = text_of(error);
       issued.rank->plane->poison(*issued.group, issued.failure, Cause::own);
+      if (issued.arrived.load()) issued.slot().is_abandoned.store(1);
     }
-    note_state(issued, CollectiveState::failed);
+    // The recorder keeps showing the waits that only the abort of the case has ended.
+    if (!issued.rank->world->abort.is_set()) note_state(issued, CollectiveState::failed);
     issued.ended.store(true, std::memory_order_release);
   }
   if (issued.failure.empty()) return;

@@ -2,13 +2,17 @@
 //
 //   try_arrive   writes this member's entry into the slot of the sequence number and increments the count of arrivals.
 //                The last member to arrive compares all entries. It then opens the slot (and computes a small
-//                collective itself) or marks a mismatch. Never blocks.
+//                collective itself) or marks a mismatch. It refuses the slot of a poisoned group. Never blocks.
 //   run          waits until the slot is open, claims chunks until none is left, waits for the last chunk, and leaves.
 //                The last member to leave frees the slot.
 //
 // A slot serves the sequence numbers s, s + ring_slots, s + 2 * ring_slots, ... of its group. Every wait ends: by the
 // awaited event, the abort flag, the poison of the group, the end or death of a missing member, or the deadline. The
 // first rank that fails writes the text into the group's poison, so that every member throws the same text.
+//
+// A member that throws may free its buffers. So data does not begin to move in a poisoned group. Once it moves through
+// shared memory, a poison of another collective of the group does not end it on any member. A death still does, and a
+// member that fails because of it while the last one opens the slot does not wait for the copy of that one.
 #pragma once
 
 #include <atomic>

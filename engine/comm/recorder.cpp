@@ -76,10 +76,12 @@ std::vector<RankHistory> read_recorder(const device::HostWorld& world) {
       call.phase = name_of(static_cast<Phase>(record.phase));
       call.axis = record.axis;
       call.owner = record.owner;
-      call.members.assign(group.members(), group.members() + std::min(group.size, 64));
+      call.state = record.state.load(std::memory_order_acquire);
+      // Texts and conclusions need all members of a call that is under way, and of the last one.
+      const bool needs_all = call.state != CollectiveState::done || i + 1 == count;
+      call.members.assign(group.members(), group.members() + (needs_all ? group.size : std::min(group.size, 64)));
       call.bytes = record.bytes;
       call.scenario_line = record.scenario_line;
-      call.state = record.state.load(std::memory_order_acquire);
       call.issued_ns = record.issued_ns;
       story.collectives.push_back(std::move(call));
     }

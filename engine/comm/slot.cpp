@@ -14,8 +14,10 @@ int num_elsewhere(WorldControl& world, const GroupControl& group) {
   return count;
 }
 
-// All have arrived: compares their calls, and opens the slot or marks the mismatch.
+// All have arrived: compares their calls, and opens the slot or marks the mismatch. Members that failed before may have
+// freed their buffers, so a poisoned group refuses the slot.
 void open(WorldControl& world, GroupControl& group, Slot& slot) {
+  if (group.poison.is_set()) return refuse(slot);
   const MemberEntry* entries = slot.entries();
   const int size = group.size;
   const bool is_exchange = entries[0].fingerprint.kind == exchange_kind;
@@ -53,8 +55,13 @@ bool fields_match(const Fingerprint& a, const Fingerprint& b) {
 
 void count_arrival(WorldControl& world, GroupControl& group, std::uint64_t sequence) {
   Slot& slot = group.slot(sequence);
-  if (slot.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(group.size))
-    open(world, group, slot);
+  // Sequentially consistent with the poison: see is_opening() in protocol.cpp.
+  if (slot.arrived.fetch_add(1) + 1 == static_cast<std::uint32_t>(group.size)) open(world, group, slot);
+}
+
+void refuse(Slot& slot) {
+  slot.stage.store(Stage::refused);
+  notify(slot.changes);
 }
 
 void count_leavers(Slot& slot, int size, int count) {

@@ -266,9 +266,8 @@ Tensor run_redistribute(const Tensor& local, const layout::ShardedLayout& from, 
   Executor executor(local, from);
   for (const RedistributeStep& step : steps) executor.run(step);
   const Tensor result = executor.local();
-  // A slice of a larger tensor is copied, so that the memory of the larger one can be freed.
-  const bool is_slice = result.storage() == local.storage() && !(result.sizes() == local.sizes());
-  return is_slice ? raw::clone(result) : raw::contiguous(result);
+  // The result has its own memory on every rank, also where a slice is the whole tensor.
+  return result.storage() == local.storage() ? raw::clone(result) : raw::contiguous(result);
 }
 
 }  // namespace lockstep

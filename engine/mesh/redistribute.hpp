@@ -8,8 +8,8 @@
 
 namespace lockstep {
 
-// The local shard under `to`, computed from the local shard under `from`. A plain tensor; it shares memory with `local`
-// when no data has to move. All ranks of the mesh call it together. Throws Error as layout::redistribute_steps does.
+// The local shard under `to`, computed from the local shard under `from`. A plain tensor with memory of its own. All
+// ranks of the mesh call it together. Throws Error as layout::redistribute_steps does.
 Tensor run_redistribute(const Tensor& local, const layout::ShardedLayout& from, const layout::ShardedLayout& to);
 // The ranges of a dim, concatenated: a view for a single range, else a copy.
 Tensor slice_ranges(const Tensor& tensor, int dim, const std::vector<layout::Chunk>& ranges);

@@ -160,8 +160,10 @@ Unary along(const char* operation, const ShardedLayout& a, int dim, Dim what, Ke
   const ShardedLayout operand = reduced(a, keeps);
   require_unsharded(operation, operand, at);
   Dims sizes = a.sizes;
-  if (what == Dim::kept_as_one) sizes[at] = 1;
-  if (what == Dim::removed) sizes.erase(at);
+  if (!sizes.empty()) {  // a tensor without dims is taken to have dim 0
+    if (what == Dim::kept_as_one) sizes[at] = 1;
+    if (what == Dim::removed) sizes.erase(at);
+  }
   return mapped(operand, sizes, [&](int d) { return what == Dim::removed && d > at ? d - 1 : d; });
 }
 

@@ -1,5 +1,6 @@
 // Rules of operations that change the sizes and keep the elements.
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "engine/core/checked.hpp"
@@ -157,7 +158,9 @@ class ViewedDims {
       if (other > axis) later = bounded_product(later, a_.mesh.size(static_cast<int>(other)));
     }
     const std::int64_t pieces = elements_before(group, dim) / num_shards(group.begin, dim);
-    return layout::strided_shard(*to, static_cast<int>(bounded_product(pieces, later)));
+    const std::int64_t split_factor = bounded_product(pieces, later);
+    if (split_factor > std::numeric_limits<int>::max()) return std::nullopt;
+    return layout::strided_shard(*to, static_cast<int>(split_factor));
   }
 
   const ShardedLayout& a_;

@@ -6,6 +6,7 @@
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/watch.hpp"
 #include "engine/comm/process_group.hpp"
+#include "engine/core/rank_context.hpp"
 
 namespace lockstep::nn {
 
@@ -195,13 +196,38 @@ class BackwardWatch {
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
+struct RunningCall {
+  explicit RunningCall(RankContext&) {}
+  int depth = 0;
+  std::uint64_t number = 0;  // of the last outermost call
+};
+
+class CallScope {
+ public:
+  CallScope() : call_(RankContext::current().service<RunningCall>()) {
+    if (call_.depth++ == 0) ++call_.number;
+  }
+  ~CallScope() { --call_.depth; }
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+
+ private:
+  RunningCall& call_;
+};
+
 }  // namespace
+
+std::uint64_t running_call() {
+  const RunningCall& call = RankContext::current().service<RunningCall>();
+  return call.depth == 0 ? 0 : call.number;
+}
 
 Structure Module::call(Inputs inputs, std::string_view method) {
   // Only the outermost call sets the forward phase. A call within backward is a recomputation, and a call within an
   // optimizer step belongs to the step.
   const comm::Phase phase = comm::current_phase();
   const comm::PhaseScope scope(phase == comm::Phase::other ? comm::Phase::forward : phase);
+  const CallScope running;
   const bool hooked =
       hooks_ && std::find(forward_methods_.begin(), forward_methods_.end(), method) != forward_methods_.end();
   if (!hooked) return run(method, inputs);

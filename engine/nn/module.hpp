@@ -142,6 +142,9 @@ class Module : public std::enable_shared_from_this<Module> {
   std::shared_ptr<Hooks> hooks_;
 };
 
+// The number of the outermost call of a module that runs on this rank. Each one has another number; 0: none runs.
+std::uint64_t running_call();
+
 // ---- traversal of a tree; a shared module or parameter is listed once, under its first name ----
 struct NamedModule {
   std::string path;  // "" for the root itself

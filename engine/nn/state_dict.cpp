@@ -66,7 +66,7 @@ LoadReport check_state_dict(const std::string& into, const std::vector<StateTarg
   for (const auto& [name, tensor] : state) given[name] = &tensor;
 
   LoadReport report;
-  std::vector<std::string> wrong_sizes, wrong_layouts;
+  std::vector<std::string> wrong_sizes, wrong_layouts, without_values, wrong_types;
   std::set<std::string> known;
   for (const StateTarget& target : targets) {
     known.insert(target.path);
@@ -81,6 +81,10 @@ LoadReport check_state_dict(const std::string& into, const std::vector<StateTarg
                                   layout_text(target.sizes, target.layout), ")"));
     else if (sizes != target.sizes)
       wrong_sizes.push_back(str(target.path, " (", to_text(sizes), " into ", to_text(target.sizes), ")"));
+    else if (target.takes_values && found->second->is_meta())
+      without_values.push_back(target.path);
+    else if (target.takes_gradients && !is_floating(found->second->dtype()))
+      wrong_types.push_back(str(target.path, " (", name_of(found->second->dtype()), ")"));
   }
   for (const auto& [name, tensor] : state)
     if (!known.contains(name)) report.unexpected.push_back(name);
@@ -91,6 +95,8 @@ LoadReport check_state_dict(const std::string& into, const std::vector<StateTarg
     problems += str("; Unexpected key(s) in state_dict: ", listed(report.unexpected));
   if (!wrong_sizes.empty()) problems += str("; size mismatch for ", listed(wrong_sizes));
   if (!wrong_layouts.empty()) problems += str("; layouts differ: ", listed(wrong_layouts));
+  if (!without_values.empty()) problems += str("; on meta, without values: ", listed(without_values));
+  if (!wrong_types.empty()) problems += str("; no floating-point type of a trained parameter: ", listed(wrong_types));
   if (!problems.empty())
     throw Error(str("load_state_dict into ", into, problems),
                 "load the state dict of the same module, or load with strict = false");
@@ -102,8 +108,11 @@ LoadReport load_state_dict(const ModulePtr& root, const StateDict& state, bool s
   const std::vector<StateSlot> slots = state_slots(root);
   std::vector<StateTarget> targets;
   targets.reserve(slots.size());
-  for (const StateSlot& slot : slots)
-    targets.push_back({slot.path, global_sizes(slot.tensor()), slot.tensor().layout()});
+  for (const StateSlot& slot : slots) {
+    const Tensor& own = slot.tensor();
+    targets.push_back({slot.path, global_sizes(own), own.layout(), !assign && !own.is_meta(),
+                       assign && !slot.is_buffer && requires_grad(own)});
+  }
   LoadReport report = check_state_dict(root->type(), targets, state, strict);
 
   std::map<std::string, const Tensor*> given;

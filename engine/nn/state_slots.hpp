@@ -24,11 +24,14 @@ std::vector<StateSlot> state_slots(const ModulePtr& root);
 // The form in which a state dict holds a tensor.
 struct StateTarget {
   std::string path;
-  Dims sizes;        // of the full tensor
-  LayoutPtr layout;  // null: plain
+  Dims sizes;                    // of the full tensor
+  LayoutPtr layout;              // null: plain
+  bool takes_values = false;     // a copy of the values, into memory
+  bool takes_gradients = false;  // the tensor itself, which then requires a gradient
 };
-// Returns the missing and the unexpected names. Throws Error, with all problems, if sizes or layouts of a tensor differ
-// and, with `strict`, if a name is missing or unexpected. `into`: the type of the module.
+// Returns the missing and the unexpected names. Throws Error, with all problems, if sizes or layouts of a tensor
+// differ, if a tensor has no values or no floating-point type where its target needs them, and, with `strict`, if a
+// name is missing or unexpected. `into`: the type of the module.
 LoadReport check_state_dict(const std::string& into, const std::vector<StateTarget>& targets, const StateDict& state,
                             bool strict);
 

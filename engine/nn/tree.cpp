@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/grad_of_peers.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/nn/module.hpp"
 #include "engine/tensor/ops.hpp"
@@ -125,10 +126,12 @@ class Cloner {
   std::unordered_map<const TensorImpl*, Tensor> tensors_;
 };
 
-// Visits every parameter, its gradient and every buffer, each once.
+// Visits every parameter, its gradients and every buffer, each once.
 void for_each_tensor(const ModulePtr& root, const std::function<void(const Tensor&, device::Purpose)>& visit) {
   for (const NamedParameter& parameter : named_parameters(root)) {
     visit(parameter.tensor(), device::Purpose::parameter);
+    if (const Tensor kept_back = kept_back_grad(parameter.tensor()); kept_back.defined())
+      visit(kept_back, device::Purpose::gradient);
     const Tensor gradient = grad(parameter.tensor());
     if (!gradient.defined()) continue;
     // The gradient may be shared (a view of a bucket), so it is replaced instead of changed.
@@ -209,6 +212,7 @@ void redraw(const ModulePtr& module) {
 
 void zero_grad(const ModulePtr& root, bool set_to_none) {
   for (const NamedParameter& parameter : named_parameters(root)) {
+    forget_kept_back(parameter.trained());
     if (set_to_none)
       set_grad(parameter.trained(), Tensor());
     else if (const Tensor gradient = grad(parameter.trained()); gradient.defined())

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
@@ -101,7 +102,7 @@ GradScaler::GradScaler(const GradScalerOptions& options)
 
 void GradScaler::unscale(Optimizer& optimizer) {
   if (!options_.enabled) return;
-  OptimizerState& state = optimizers_[&optimizer];
+  OptimizerState& state = optimizers_[optimizer.number()];
   if (state.stage == Stage::unscaled)
     throw Error("GradScaler: unscale_() has already been called on this optimizer since the last update().",
                 "unscale an optimizer once an iteration");
@@ -111,12 +112,13 @@ void GradScaler::unscale(Optimizer& optimizer) {
   const comm::PhaseScope phase(comm::Phase::optimizer);
   const NoGrad no_grad;
   std::vector<Tensor> gradients;
+  std::set<const TensorImpl*> seen;  // parameters may have been tied since
   bool have_values = true;
   for (const Group& group : optimizer.groups())
     for (const ParameterRef& parameter : group.parameters) {
       have_values = have_values && !local_tensor(parameter.get()).is_meta();
       const Tensor gradient = grad(parameter.get());
-      if (!gradient.defined()) continue;
+      if (!gradient.defined() || !seen.insert(&gradient.impl()).second) continue;
       if (gradient.dtype() == DType::float16)
         throw Error(str("GradScaler: Attempting to unscale FP16 gradients. `", parameter.name, "` has one"),
                     "keep parameters in float32 and compute in float16, by mixed precision");
@@ -136,14 +138,14 @@ bool GradScaler::step(Optimizer& optimizer) {
     optimizer.step();
     return true;
   }
-  if (optimizers_[&optimizer].stage == Stage::stepped)
+  const std::uint64_t number = optimizer.number();
+  if (optimizers_[number].stage == Stage::stepped)
     throw Error("GradScaler: step() has already been called since the last update().", "update once an iteration");
-  if (optimizers_[&optimizer].stage == Stage::ready) unscale(optimizer);
-  OptimizerState& state = optimizers_[&optimizer];
-  state.stage = Stage::stepped;
-  if (skips_step(state.found_inf)) return false;
-  optimizer.step();
-  return true;
+  if (optimizers_[number].stage == Stage::ready) unscale(optimizer);
+  const bool steps = !skips_step(optimizers_[number].found_inf);
+  if (steps) optimizer.step();
+  optimizers_[number].stage = Stage::stepped;  // only here: a step that failed can be repeated
+  return steps;
 }
 
 void GradScaler::update() {

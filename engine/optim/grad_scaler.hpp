@@ -79,7 +79,7 @@ class GradScaler {
   GradScalerOptions options_;
   double scale_;
   std::int64_t growth_tracker_ = 0;
-  std::map<const Optimizer*, OptimizerState> optimizers_;  // since the last update
+  std::map<std::uint64_t, OptimizerState> optimizers_;  // since the last update, by the number of the optimizer
 };
 
 }  // namespace lockstep::optim

@@ -1,10 +1,12 @@
 // The code shared by all optimizers: steps and state by parameter name; optimizer_state.cpp has the state dicts.
 #include "engine/optim/optimizer.hpp"
 
+#include <atomic>
 #include <cmath>
 #include <set>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/grad_of_peers.hpp"
 #include "engine/comm/process_group.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/optim/adam.hpp"
@@ -31,6 +33,11 @@ void check_options(std::string_view type, const Options& o) {
   require(o.beta2 >= 0 && o.beta2 < 1, type, "beta2", o.beta2, "at least 0 and below 1");
 }
 
+std::uint64_t Optimizer::next_number() {
+  static std::atomic<std::uint64_t> next{1};
+  return next++;
+}
+
 Optimizer::ParameterState& Optimizer::state_of(const ParameterRef& parameter, const Tensor& tensor,
                                                const Options& options) {
   const auto [entry, is_new] = states_.try_emplace(parameter.name);
@@ -44,17 +51,27 @@ void Optimizer::add_state(const Tensor& parameter, ParameterState& state, const 
     if (is_needed && !state.tensors.contains(key)) state.tensors[key] = zeros_like(parameter);
 }
 
+void Optimizer::check_fits(const ParameterRef& parameter, const Tensor& tensor, const ParameterState& state) const {
+  if (tensor.is_meta() || tensor.num_elements() == 0) return;  // the update leaves it out
+  for (const auto& [key, held] : state.tensors)
+    if (held.dtype() != tensor.dtype() || held.sizes() != tensor.sizes())
+      throw Error(str(type(), ": the state of `", parameter.name, "` does not fit: `", key, "` is ",
+                      describe_sharded(held), ", the parameter is ", describe_sharded(tensor)),
+                  "make a new optimizer after the model was cast or a parameter was replaced");
+}
+
 void Optimizer::step() {
   const comm::PhaseScope phase(comm::Phase::optimizer);
   const NoGrad no_grad;
   for (std::size_t i = 0; i < before_step_.size(); ++i) before_step_[i](*this);
+  std::set<const TensorImpl*> seen;  // a parameter may have been tied to another one since
   for (const Group& group : groups_) {
     std::vector<Item> items;
     items.reserve(group.parameters.size());
     for (const ParameterRef& parameter : group.parameters) {
       Tensor tensor = parameter.get();
       Tensor gradient = grad(tensor);
-      if (!gradient.defined()) continue;
+      if (!gradient.defined() || !seen.insert(&tensor.impl()).second) continue;
       if (gradient.dtype() != tensor.dtype())
         gradient = sharded_like(raw::cast(local_tensor(gradient), tensor.dtype()), gradient);
       if (tensor.is_sharded() && layout::has_partial(*tensor.layout()))
@@ -62,6 +79,7 @@ void Optimizer::step() {
                         ": every rank would apply the step to its partial sum"),
                     "redistribute it to a replicated or sharded placement first");
       ParameterState& state = state_of(parameter, tensor, group.options);
+      check_fits(parameter, tensor, state);
       items.push_back({std::move(tensor), std::move(gradient), &state});
     }
     if (!items.empty()) update(items, group.options);
@@ -75,6 +93,7 @@ void Optimizer::zero_grad(bool set_to_none) {
   for (const Group& group : groups_)
     for (const ParameterRef& parameter : group.parameters) {
       const Tensor tensor = parameter.get();
+      forget_kept_back(tensor);
       if (set_to_none)
         set_grad(tensor, Tensor());
       else if (const Tensor gradient = grad(tensor); gradient.defined())

@@ -56,10 +56,12 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
   virtual std::string_view type() const = 0;  // "SGD", "Adam" or "AdamW"
-  void step();                                // throws Error for a partial parameter
+  // Throws Error for a partial parameter, and for a state that does not fit its parameter.
+  void step();
   void zero_grad(bool set_to_none = true);
   void init_state();  // creates the state of all parameters without a step
   std::vector<Group>& groups() { return groups_; }
+  std::uint64_t number() const { return number_; }  // no other optimizer has it, not even after this one is gone
   // All state tensors by "name/key" ("0.weight/exp_avg"), in order of the parameters.
   std::vector<std::pair<std::string, Tensor>> state_tensors() const;
   struct StateDict {
@@ -69,8 +71,9 @@ class Optimizer {
   StateDict state_dict() const;  // shares the state tensors
   // Copies the state and options in. Parameters without an entry lose their state. Throws Error, before anything is
   // written, for other groups or parameter names, options out of range, and state that check_state() refuses or that
-  // has other sizes or another layout. `missing`: keys that the state of a parameter lacks are refused, or keep their
-  // values.
+  // has other sizes or another layout. `missing`: keys that the state of a parameter lacks are refused, or kept. If
+  // kept, tensors that the options need and tensors that are given undefined keep their values, or begin as zeros.
+  // Other tensors that are not given are removed. A step count that is not given keeps its value.
   enum class Missing { refused, kept };
   void load_state_dict(const StateDict& state, Missing missing = Missing::refused);
   // The checks of load_state_dict that need no tensor of this rank. check_state() throws Error for a key that the type
@@ -79,6 +82,12 @@ class Optimizer {
   void check_groups(const StateDict& state) const;
   void check_state(const std::string& parameter, const std::map<std::string, Tensor>& state, const Options& options,
                    Missing missing = Missing::refused) const;
+  // The tensors that the state of a parameter can have, each of the form of the parameter, and whether it needs them.
+  struct StateKey {
+    std::string key;
+    bool is_needed = true;
+  };
+  virtual std::vector<StateKey> state_keys(const Options& options) const = 0;
 
   using Hook = std::function<void(Optimizer&)>;
   void add_before_step(Hook hook) { before_step_.push_back(std::move(hook)); }
@@ -92,14 +101,10 @@ class Optimizer {
   };
   // The state of a parameter, created at the first use.
   ParameterState& state_of(const ParameterRef& parameter, const Tensor& tensor, const Options& options);
-  // The tensors that the state of a parameter can have, each of the form of the parameter, and whether it needs them.
-  struct StateKey {
-    std::string key;
-    bool is_needed = true;
-  };
-  virtual std::vector<StateKey> state_keys(const Options& options) const = 0;
   // Adds the tensors that the state needs and does not have, as zeros.
   void add_state(const Tensor& parameter, ParameterState& state, const Options& options) const;
+  // Throws Error unless the tensors of the state have the sizes and the type of the parameter.
+  void check_fits(const ParameterRef& parameter, const Tensor& tensor, const ParameterState& state) const;
   // A parameter with its gradient and state, all defined.
   struct Item {
     Tensor parameter;
@@ -112,6 +117,10 @@ class Optimizer {
   std::vector<Group> groups_;
   std::map<std::string, ParameterState> states_;
   std::vector<Hook> before_step_, after_step_;
+
+ private:
+  static std::uint64_t next_number();
+  const std::uint64_t number_ = next_number();
 };
 
 // A group of a module's parameters. Each step reads the trained tensors from their slots.

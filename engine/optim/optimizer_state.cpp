@@ -79,12 +79,19 @@ void Optimizer::check_groups(const StateDict& dict) const {
     check_options(type(), dict.groups[i].second);
     const auto& names = dict.groups[i].first;
     const std::set<std::string> known(names.begin(), names.end());
-    for (const ParameterRef& parameter : groups_[i].parameters)
-      if (!known.contains(parameter.name))
-        throw refusal(type(),
-                      str("loaded state dict contains a parameter group that doesn't match the optimizer's: group ", i,
-                          " of the state has no parameter `", parameter.name, "`"),
-                      "load the state of an optimizer over the same parameters");
+    std::set<std::string> mine;
+    const auto refuse = [&](const char* difference, const std::string& name) {
+      throw refusal(type(),
+                    str("loaded state dict contains a parameter group that doesn't match the optimizer's: group ", i,
+                        " of the state has ", difference, " `", name, "`"),
+                    "load the state of an optimizer over the same parameters");
+    };
+    for (const ParameterRef& parameter : groups_[i].parameters) {
+      mine.insert(parameter.name);
+      if (!known.contains(parameter.name)) refuse("no parameter", parameter.name);
+    }
+    for (const std::string& name : names)
+      if (!mine.contains(name)) refuse("another parameter", name);
   }
 }
 
@@ -105,6 +112,7 @@ void Optimizer::check_state(const std::string& parameter, const std::map<std::st
     }
     if (std::none_of(keys.begin(), keys.end(), [&key](const StateKey& known) { return known.key == key; }))
       throw refusal(type(), str("`", parameter, "` has no state `", key, "`"), same_type);
+    if (missing == Missing::kept && !tensor.defined()) continue;
     if (!tensor.defined() || !is_floating(tensor.dtype()))
       throw refusal(type(), str("`", parameter, "/", key, "` is ", describe_sharded(tensor)),
                     "give a tensor of a floating-point type");
@@ -134,7 +142,7 @@ void Optimizer::load_state_dict(const StateDict& dict, Missing missing) {
       const Tensor& tensor = parameters.emplace(parameter.name, parameter.get()).first->second;
       const auto held = states_.find(parameter.name);
       for (const auto& [key, value] : *found->second) {
-        if (key == step_key) continue;
+        if (key == step_key || !value.defined()) continue;
         const bool has_own = held != states_.end() && held->second.tensors.contains(key);
         check_form(type(), str(parameter.name, "/", key), value, has_own ? held->second.tensors.at(key) : tensor);
       }
@@ -148,10 +156,12 @@ void Optimizer::load_state_dict(const StateDict& dict, Missing missing) {
       if (found == parameters.end()) continue;
       const std::map<std::string, Tensor>& values = *given.at(parameter.name);
       ParameterState& state = states[parameter.name];
-      if (const auto held = states_.find(parameter.name); held != states_.end())
-        state = held->second;
-      else
-        add_state(found->second, state, dict.groups[i].second);
+      const Options& options = dict.groups[i].second;
+      if (const auto held = states_.find(parameter.name); held != states_.end()) state = held->second;
+      if (missing == Missing::kept)
+        for (const StateKey& known : state_keys(options))
+          if (!known.is_needed && !values.contains(known.key)) state.tensors.erase(known.key);
+      add_state(found->second, state, options);
       if (missing == Missing::refused)
         std::erase_if(state.tensors, [&values](const auto& entry) { return !values.contains(entry.first); });
       const device::PurposeScope purpose(device::Purpose::optimizer);
@@ -163,7 +173,7 @@ void Optimizer::load_state_dict(const StateDict& dict, Missing missing) {
   for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i].options = dict.groups[i].second;
   for (auto& [name, state] : states)
     for (const auto& [key, value] : *given.at(name))
-      if (key != step_key) raw::copy_(state.tensors.at(key), value);
+      if (key != step_key && value.defined()) raw::copy_(state.tensors.at(key), value);
   states_ = std::move(states);
 }
 

@@ -240,6 +240,8 @@ TEST_F(Optimizers, RestoreStateFromAStateDict) {
   wrong = saved;
   wrong.groups[0].first = {"p0", "q"};
   EXPECT_THAT(error_of([&] { two->load_state_dict(wrong); }), HasSubstr("no parameter `p1`"));
+  wrong.groups[0].first = {"p0", "p1", "q"};
+  EXPECT_THAT(error_of([&] { two->load_state_dict(wrong); }), HasSubstr("another parameter `q`"));
 }
 
 // The state of the last parameter is wrong. That of the first differs from the state of the optimizer.

@@ -66,6 +66,9 @@ Tensor clip_flat_grad_norm(const nn::ModulePtr& root, double max_norm, double ki
   std::vector<optim::GradientPart> parts;
   std::set<const TensorImpl*> managed;
   for (const FlatUnitShards& unit : flat_units_below(root)) {
+    if (unit.shards->shows_full())
+      throw Error(str("clip_grad_norm: the full parameters of ", unit.shards->settings().owner, " are summoned"),
+                  "clip before or after summon_full_parameters");
     for (std::size_t i = 0; i < unit.shards->num_trained(); ++i) managed.insert(&unit.shards->trained(i).impl());
     for (std::size_t i = 0; i < unit.shards->num_parameters(); ++i)
       parts.push_back({gradient_of(*unit.shards, i), axes_of(*unit.shards, i), unit.shards->gradient_type()});

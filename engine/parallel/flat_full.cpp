@@ -53,7 +53,7 @@ Tensor FlatParameterShards::gradient_chunk() const {
   const NoGrad no_grad;
   if (!options_.original_parameters) {
     const Tensor gradient = grad(shard_);
-    return gradient.defined() ? gradient : zeros_like(detach(shard_));
+    return gradient.defined() ? gradient : zeros({flat_.per_rank}, gradient_type(), home());
   }
   const device::PurposeScope purpose(device::Purpose::gradient);
   const Tensor chunk = zeros({flat_.per_rank}, gradient_type(), home());
@@ -72,6 +72,7 @@ void FlatParameterShards::show_full(const std::vector<Tensor>& full) {
     throw Error("Cannot manually unshard parameters when already unsharding parameters",
                 str("leave the summon_full_parameters that holds ", settings().owner, " first"));
   shows_full_ = true;
+  holds_full_ = !full.empty() && full.front().defined();
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     for (const ParameterSlotRef& ref : parameters_[i].slots) {
       if (!full[i].defined()) continue;
@@ -79,11 +80,17 @@ void FlatParameterShards::show_full(const std::vector<Tensor>& full) {
       slot.tensor = slot.sharded = full[i];
       slot.listed = true;
     }
-  if (!options_.original_parameters && !full.empty() && full.front().defined()) flat_slot_.get().listed = false;
+  if (!options_.original_parameters && holds_full_) flat_slot_.get().listed = false;
 }
 
 void FlatParameterShards::hide_full() {
-  shows_full_ = false;
+  for (const Parameter& parameter : parameters_) {
+    const Tensor& shown = parameter.slots.front().get().tensor;
+    if (!options_.original_parameters || !holds_full_ || !shown.defined()) continue;
+    if (lockstep::requires_grad(shown) != parameter.requires_grad())  // frozen or thawed in the meantime
+      set_requires_grad(parameter.view, lockstep::requires_grad(shown));
+  }
+  shows_full_ = holds_full_ = false;
   for (const Parameter& parameter : parameters_)
     for (const ParameterSlotRef& ref : parameter.slots) ref.get().listed = options_.original_parameters;
   if (!options_.original_parameters) flat_slot_.get().listed = true;

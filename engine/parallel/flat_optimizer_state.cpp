@@ -303,7 +303,9 @@ void rename_groups(OptimizerState& state, const std::vector<std::vector<Trained>
       const std::set<std::string> known(names.begin(), names.end());
       const std::vector<Original> originals = originals_of(one);
       const auto is_known = [&known](const Original& original) { return known.contains(original.name); };
-      if (std::all_of(originals.begin(), originals.end(), is_known)) names.push_back(one.name);
+      if (!std::all_of(originals.begin(), originals.end(), is_known)) continue;
+      for (const Original& original : originals) std::erase(names, original.name);
+      names.push_back(one.name);
     }
   }
 }

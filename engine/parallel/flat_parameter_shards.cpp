@@ -26,6 +26,16 @@ Tensor with_grad_of(Tensor made, bool requires_grad, const std::string& name) {
   return made;
 }
 
+// The name below the model, as parameters have it. A shared parameter may have the name of another place.
+std::string name_of_shard(const std::string& owner, const std::vector<CollectedParameter>& parameters) {
+  for (const CollectedParameter& one : parameters) {
+    const std::string& known = one.tensor.name();
+    if (known == one.name || known.ends_with("." + one.name))
+      return known.substr(0, known.size() - one.name.size()) + "_flat_param";
+  }
+  return owner + "._flat_param";
+}
+
 }  // namespace
 
 FlatParameterShards::Parameter::Parameter(const CollectedParameter& from) : UnshardedParameter(from.name, from.slots) {
@@ -48,7 +58,7 @@ FlatParameterShards::FlatParameterShards(GroupSettings settings, FlatSettings fl
       flat.original_parameters ? alignment_bytes / static_cast<std::int64_t>(size_of(computed)) : 1;
   flat_ = layout::make_flat_parameter(sizes, this->settings().mesh.num_shards(), alignment);
   shard_ = empty_shard(type, home());
-  shard_.set_name(this->settings().owner + "._flat_param");
+  shard_.set_name(name_of_shard(this->settings().owner, parameters));
   if (lockstep::requires_grad(parameters.front().tensor) && !flat.original_parameters) set_requires_grad(shard_, true);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Tensor& full = parameters[i].tensor;
@@ -168,6 +178,18 @@ void FlatParameterShards::refuse_replaced_shards() {
               "reshard the module, then assign a tensor that is sharded as the parameter");
 }
 
+// A tensor in a later slot of a shared parameter would disappear, because the first slot decides. The slot holds the
+// view again.
+void FlatParameterShards::refuse_changed_tie(const Parameter& parameter, const Tensor& now) const {
+  for (const ParameterSlotRef& slot : parameter.slots) {
+    if (slot.get().tensor.same_as(now) || slot.get().tensor.same_as(parameter.view)) continue;
+    const Tensor put = std::exchange(slot.get().tensor, parameter.view);
+    throw Error(str("Changing shared parameters is not supported: `", parameter.name, "` of ", settings().owner,
+                    " has several places, and one of them got ", put.defined() ? describe_sharded(put) : "nothing"),
+                "assign the tensor to the first place of the parameter");
+  }
+}
+
 void FlatParameterShards::adopt_slots() {
   if (shows_full_)
     throw Error(str("flat_shard: the full parameters of ", settings().owner, " are summoned"),
@@ -176,6 +198,7 @@ void FlatParameterShards::adopt_slots() {
   std::vector<std::size_t> changed;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor& now = parameters_[i].slots.front().get().tensor;
+    refuse_changed_tie(parameters_[i], now);
     if (is_in_place(parameters_[i], now)) continue;
     check_written(parameters_[i].name, parameters_[i].view.sizes(), now);
     changed.push_back(i);
@@ -252,7 +275,7 @@ void FlatParameterShards::make_leaves(const Tensor& gathered) {
   impl->dtype = gathered.dtype();
   const std::size_t bytes = checked_bytes(impl->sizes, size_of(gathered.dtype()), "unshard");
   impl->storage = std::make_shared<Storage>(gathered.device(), bytes, nullptr);
-  impl->storage->owner = shard_.name();
+  impl->storage->owner = settings().owner + "._flat_param";
   unsharded_ = Tensor(std::move(impl));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];

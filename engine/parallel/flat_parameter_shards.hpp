@@ -60,6 +60,7 @@ class FlatParameterShards final : public GroupShards {
   void show_full(const std::vector<Tensor>& full);
   void hide_full();
   bool shows_full() const { return shows_full_; }
+  bool holds_full() const { return holds_full_; }  // this rank got full parameters
 
   // The stretch of a parameter on this rank.
   layout::Stretch stretch(std::size_t index) const;
@@ -83,6 +84,7 @@ class FlatParameterShards final : public GroupShards {
   std::optional<UsedMemory> install_shards() override;
   KeptShards install_kept(int ranks) override;
 
+  bool gradients_follow_trained() const override { return true; }
   std::size_t num_trained() const override { return options_.original_parameters ? parameters_.size() : 1; }
   const Tensor& trained(std::size_t index) const override;
   Tensor& partial_sum(std::size_t) override { return partial_sum_; }
@@ -103,6 +105,7 @@ class FlatParameterShards final : public GroupShards {
   Tensor view_of_shard(std::size_t index) const;
   void add_flat_slot(const nn::ModulePtr& module);
   bool is_in_place(const Parameter& parameter, const Tensor& now) const;
+  void refuse_changed_tie(const Parameter& parameter, const Tensor& now) const;
   void check_written(const std::string& name, const Dims& sizes, const Tensor& now) const;
   void adopt_chunk();
   void write_back(const std::vector<std::size_t>& changed);
@@ -118,7 +121,7 @@ class FlatParameterShards final : public GroupShards {
   Tensor unsharded_;    // the flat parameter whose storage the leaves share
   Tensor partial_sum_;  // always undefined: every reduction is complete
   ParameterSlotRef flat_slot_;
-  bool shows_full_ = false;
+  bool shows_full_ = false, holds_full_ = false;
   ShardVersion gathered_;        // at the last gather_input()
   ShardVersion unsharded_from_;  // whose values the leaves got last
 };

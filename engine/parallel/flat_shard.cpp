@@ -94,7 +94,12 @@ struct Unit {
 
 class UnitFinder {
  public:
-  explicit UnitFinder(const FlatShardOptions& options) : options_(options), outside_(options.ignored) {}
+  explicit UnitFinder(const FlatShardOptions& options)
+      : options_(options), outside_(options.ignored), ignored_(options.ignored_parameters) {
+    // A parameter that an ignored module shares is ignored in the other modules, too.
+    for (const ModulePtr& module : options.ignored)
+      for (const nn::NamedParameter& parameter : nn::named_parameters(module)) ignored_.push_back(parameter.tensor());
+  }
 
   // The units below the module and the module itself, bottom-up.
   std::vector<Unit> find(const ModulePtr& root) {
@@ -113,7 +118,7 @@ class UnitFinder {
                          !defect_armed(Defect::flat_unit_types_ignored);
     if (!path.empty() && !is_unit) return;
     const bool ignores = !defect_armed(Defect::flat_ignored_sharded);
-    ParameterCollector collector(outside_, ignores ? options_.ignored_parameters : std::vector<Tensor>(),
+    ParameterCollector collector(outside_, ignores ? ignored_ : std::vector<Tensor>(),
                                  ParameterCollector::Order::module_first);
     collector.collect(module, "");
     units_.push_back({module, path.empty() ? options_.name : str(options_.name, ".", path), collector.parameters(),
@@ -126,6 +131,7 @@ class UnitFinder {
 
   const FlatShardOptions& options_;
   std::vector<ModulePtr> outside_;  // ignored modules, and units
+  std::vector<Tensor> ignored_;     // parameters, also those of the ignored modules
   std::vector<Unit> units_;
 };
 
@@ -136,6 +142,10 @@ void check_unit(const Unit& unit, const FlatShardOptions& options, const ShardMe
   for (const CollectedParameter& parameter : unit.parameters) {
     check_parameter(parameter, unit.name, flat_shard_name);
     const Tensor& first = unit.parameters.front().tensor;
+    if (!is_floating(first.dtype()))
+      throw Error(str("Cannot flatten integer dtype tensors: `", unit.parameters.front().name, "` of ", unit.name,
+                      " is ", name_of(first.dtype())),
+                  "ignore it, or make it a buffer");
     if (parameter.tensor.dtype() != first.dtype())
       throw Error(str("Must flatten tensors with uniform dtype but got ", name_of(first.dtype()), " (",
                       unit.parameters.front().name, ") and ", name_of(parameter.tensor.dtype()), " (", parameter.name,

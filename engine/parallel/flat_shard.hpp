@@ -51,8 +51,8 @@ struct FlatShardOptions {
   Offload offload = Offload::none;
   FlatPrecision mixed_precision{};
   bool original_parameters = true;
-  bool sync_module_states = false;  // parameters and buffers get the values of the first rank
-  std::vector<nn::ModulePtr> ignored{};
+  bool sync_module_states = false;       // parameters and buffers get the values of the first rank
+  std::vector<nn::ModulePtr> ignored{};  // also the parameters that they share with other modules
   std::vector<Tensor> ignored_parameters{};
   BackwardPrefetch backward_prefetch = BackwardPrefetch::before;
   int max_gathers_in_flight = 2;  // the host runs ahead of compute by at most so many units; 0: without limit
@@ -67,8 +67,8 @@ struct FlatUnit {
 };
 // Returns the units, the outermost last. Parameters on meta get storage and their initial values first. Throws Error
 // for a module that is sharded or replicated already, a mesh that does not fit the strategy, parameters of several
-// types, parameters that are not contiguous or have a gradient, and a unit without `original_parameters` of which some
-// parameters are frozen.
+// types or of integers, parameters that are not contiguous or have a gradient, and a unit without `original_parameters`
+// of which some parameters are frozen.
 std::vector<FlatUnit> flat_shard(const nn::ModulePtr& module, const FlatShardOptions& options = {});
 bool is_flat_sharded(const nn::ModulePtr& module);
 
@@ -76,7 +76,7 @@ bool is_flat_sharded(const nn::ModulePtr& module);
 // the widest type of the gradients (float32 at least while it is computed). `kind`: 1, 2, 3, ... or infinity. All ranks
 // call together: one all_reduce over the shard axis if a unit is sharded, also on ranks without a gradient, and one
 // more per axis of tensor parallelism that shards. No gradients at all: 0. Throws Error for a module that is not the
-// outermost sharded one.
+// outermost sharded one, and while full parameters are summoned.
 Tensor clip_flat_grad_norm(const nn::ModulePtr& root, double max_norm, double kind = 2.0);
 
 }  // namespace lockstep::parallel

@@ -2,7 +2,6 @@
 
 #include <map>
 #include <memory>
-#include <set>
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
@@ -60,10 +59,11 @@ LayoutPtr layout_of(const Entry& entry, const StateDictSettings& settings) {
 StateDictTarget target_of(const Entry& entry, const StateDictSettings& settings) {
   const LayoutPtr layout = layout_of(entry, settings);
   if (!entry.unit)
-    return {
-        {entry.path, global_sizes(entry.held), layout}, entry.type.value_or(entry.held.dtype()), entry.held.device()};
+    return {{entry.path, global_sizes(entry.held), layout, !entry.held.is_meta()},
+            entry.type.value_or(entry.held.dtype()),
+            entry.held.device()};
   const FlatParameterShards& unit = *entry.unit;
-  return {{entry.path, entry.is_chunk ? layout->sizes : full_sizes(unit, entry.index), layout},
+  return {{entry.path, entry.is_chunk ? layout->sizes : full_sizes(unit, entry.index), layout, !unit.shard().is_meta()},
           unit.shard().dtype(),
           unit.settings().device};
 }
@@ -134,13 +134,16 @@ nn::LoadReport load_into(const nn::ModulePtr& root, const Inventory& inventory, 
   nn::LoadReport report = nn::check_state_dict(root->type(), targets, state, strict);
   std::map<std::string, const Tensor*> given;
   for (const auto& [name, tensor] : state) given[name] = &tensor;
-  std::set<std::pair<const FlatParameterShards*, std::size_t>> written;  // a shared parameter has several entries
+  // A shared parameter has several entries. As into a plain model, the last one counts.
+  std::map<std::pair<const FlatParameterShards*, std::size_t>, const Entry*> last;
+  for (const Entry& entry : inventory.entries)
+    if (entry.unit && given.contains(entry.path)) last[{entry.unit.get(), entry.index}] = &entry;
   for (const Entry& entry : inventory.entries) {
     const auto found = given.find(entry.path);
     if (found == given.end()) continue;
     if (!entry.unit)
       raw::copy_(entry.held, *found->second);
-    else if (written.insert({entry.unit.get(), entry.index}).second)
+    else if (last.at({entry.unit.get(), entry.index}) == &entry)
       write(entry, *found->second, inventory.settings);
   }
   return report;

@@ -56,8 +56,8 @@ std::map<SlotKey, std::string> owners_of_slots() {
 }  // namespace
 
 StateEntries state_entries_of(const nn::ModulePtr& root, const StateDictSettings& settings) {
+  StateEntries made{settled_flat_units_below(root), {}, settings};  // refuses before anything is resharded
   nn::settle(root);
-  StateEntries made{settled_flat_units_below(root), {}, settings};
   std::map<SlotKey, std::pair<const FlatUnitShards*, std::size_t>> parameters;
   std::set<SlotKey> flat_slots;
   for (const FlatUnitShards& unit : made.units)

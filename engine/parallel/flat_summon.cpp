@@ -67,18 +67,29 @@ void show(FlatParameterShards& unit, const SummonOptions& options) {
   unit.show_full(full);
 }
 
-void write_back(FlatParameterShards& unit, bool with_gradients) {
-  const NoGrad no_grad;
-  Tensor gradients = with_gradients ? unit.gradient_chunk() : Tensor();
-  bool has_gradient = false;
+void check_shown(const FlatParameterShards& unit) {
   for (std::size_t i = 0; i < unit.num_parameters(); ++i) {
     const UnshardedParameter& parameter = unit.parameter(i);
-    const Tensor now = parameter.slots.front().get().tensor;
+    const Tensor& now = parameter.slots.front().get().tensor;
     if (!now.defined() || local_tensor(now).sizes() != unit.flat().entries[i].sizes)
       throw Error(str("Cannot writeback when the parameter shape changes: `", parameter.name, "` of ",
                       unit.settings().owner, " is expected to have sizes ", to_text(unit.flat().entries[i].sizes),
                       " but got ", now.defined() ? describe_sharded(now) : "nothing"),
                   "assign a tensor of the same sizes");
+    for (const ParameterSlotRef& slot : parameter.slots)
+      if (!slot.get().tensor.same_as(now))
+        throw Error(str("Changing shared parameters is not supported: `", parameter.name, "` of ",
+                        unit.settings().owner, " has several places with different tensors"),
+                    "assign the tensor to all places of the parameter");
+  }
+}
+
+void write_back(FlatParameterShards& unit, bool with_gradients) {
+  const NoGrad no_grad;
+  Tensor gradients = with_gradients ? unit.gradient_chunk() : Tensor();
+  bool has_gradient = false;
+  for (std::size_t i = 0; i < unit.num_parameters(); ++i) {
+    const Tensor now = unit.parameter(i).slots.front().get().tensor;
     const layout::Stretch at = unit.stretch(i);
     const auto copy = [&unit, &at, i](const Tensor& chunk, const Tensor& full) {
       raw::copy_(slice(detach(chunk), 0, at.offset, at.offset + at.length), unit.stretch_of_full(full, i));
@@ -115,17 +126,24 @@ SummonedParameters::SummonedParameters(const nn::ModulePtr& module, const Summon
     throw Error("writeback=True and rank0_only=True is not supported: only one rank could write",
                 "give `writeback: false`");
   const std::vector<FlatUnitShards> units = settled_flat_units_below(module, recurses(options));
-  for (const FlatUnitShards& unit : units) {
-    show(*unit.shards, options_);
-    units_.push_back(unit.shards);
+  try {
+    for (const FlatUnitShards& unit : units) {
+      show(*unit.shards, options_);
+      units_.push_back(unit.shards);
+    }
+  } catch (...) {
+    restore();  // no destructor runs
+    throw;
   }
 }
 
 SummonedParameters::~SummonedParameters() { restore(); }
 
 void SummonedParameters::finish() {
-  if (options_.writeback)
+  if (options_.writeback) {
+    for (const auto& unit : units_) check_shown(*unit);
     for (const auto& unit : units_) write_back(*unit, options_.gradients);
+  }
   restore();
 }
 

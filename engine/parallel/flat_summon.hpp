@@ -36,7 +36,9 @@ class SummonedParameters {
   SummonedParameters(const SummonedParameters&) = delete;
   SummonedParameters& operator=(const SummonedParameters&) = delete;
 
-  void finish();  // throws Error when a parameter was replaced by one of other sizes
+  // Throws Error, before a value is written, when a parameter was replaced by one of other sizes, or a shared one in
+  // some of its places only.
+  void finish();
 
  private:
   void restore();

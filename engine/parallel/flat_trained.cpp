@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/core/defects.hpp"
+#include "engine/core/error.hpp"
 #include "engine/nn/state_slots.hpp"
 #include "engine/parallel/flat_units.hpp"
 
@@ -17,6 +18,9 @@ std::vector<std::vector<Trained>> trained_by(optim::Optimizer& optimizer) {
   for (const optim::Group& group : optimizer.groups()) {
     auto& trained = groups.emplace_back();
     for (const optim::ParameterRef& parameter : group.parameters) {
+      if (const std::string owner = owner_of_summoned(parameter.get()); !owner.empty())
+        throw Error("Cannot manually unshard parameters when already unsharding parameters",
+                    str("leave the summon_full_parameters that holds ", owner, " first"));
       const auto at = members.find(&parameter.get().impl());
       const FlatMember member = at == members.end() ? FlatMember() : at->second;
       trained.push_back(

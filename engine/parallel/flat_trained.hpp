@@ -24,7 +24,7 @@ struct Original {
   std::size_t index = 0;
 };
 
-// The parameters of each group.
+// The parameters of each group. Throws Error where one belongs to a unit whose full parameters are summoned.
 std::vector<std::vector<Trained>> trained_by(optim::Optimizer& optimizer);
 // The original parameters of the groups, each with the parameter of the optimizer that stands for it. In a group with a
 // flat parameter they have the order of the model before sharding, which `_flat_param` does not keep; in others that of

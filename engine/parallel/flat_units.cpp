@@ -40,13 +40,14 @@ std::vector<FlatUnitShards> settled_flat_units_below(const nn::ModulePtr& module
   std::vector<FlatUnitShards> units;
   visit_units(module, [&](const std::string& path, const ShardState& state) {
     if (!recurse && !path.empty()) return;
-    if (state.context->forward_root || in_backward())
+    if (state.context->in_forward() || in_backward())
       throw Error("Cannot manually unshard parameters during forward/backward",
                   str("summon or save the parameters of ", state.owner(), " before or after it"));
     units.push_back(unit_of(path, state));
     if (units.back().shards->shows_full())
       throw Error("Cannot manually unshard parameters when already unsharding parameters",
                   str("leave the summon_full_parameters that holds ", state.owner(), " first"));
+    state.group()->refuse_replaced_leaves();
     state.group()->reshard();
     state.group()->adopt_slots();
   });
@@ -116,7 +117,7 @@ std::vector<std::pair<std::shared_ptr<FlatParameterShards>, nn::ModulePtr>> livi
 
 void refuse_stretches(const nn::Module& module) {
   for (const auto& [unit, at] : living_flat_units()) {
-    if (!unit->settings().mesh.is_sharded() || unit->shows_full()) continue;
+    if (!unit->settings().mesh.is_sharded() || unit->holds_full()) continue;
     for (std::size_t i = 0; i < unit->num_parameters(); ++i)
       for (const ParameterSlotRef& slot : unit->parameter(i).slots)
         if (slot.owner.lock().get() == &module)
@@ -124,6 +125,13 @@ void refuse_stretches(const nn::Module& module) {
                           " is the stretch of a flat parameter"),
                       "reset it within summon_full_parameters, or before flat_shard");
   }
+}
+
+std::string owner_of_summoned(const Tensor& tensor) {
+  for (const auto& [unit, module] : living_flat_units())
+    for (std::size_t i = 0; unit->shows_full() && i < unit->num_parameters(); ++i)
+      if (unit->parameter(i).slots.front().get().tensor.same_as(tensor)) return unit->settings().owner;
+  return "";
 }
 
 std::map<const TensorImpl*, FlatMember> flat_members() {

@@ -37,6 +37,9 @@ nn::ModulePtr module_of(const FlatParameterShards& unit);  // null if it is gone
 std::vector<std::pair<std::shared_ptr<FlatParameterShards>, nn::ModulePtr>> living_flat_units();
 // Throws Error when a parameter of the module is the stretch of a flat parameter: its initial values cannot be drawn.
 void refuse_stretches(const nn::Module& module);
+// The owner of the unit that shows its full parameters and has this tensor in a slot, empty if there is none. A rank
+// that gets no full parameters has stretches in the slots.
+std::string owner_of_summoned(const Tensor& tensor);
 // The tensors that the units of the current rank train.
 std::map<const TensorImpl*, FlatMember> flat_members();
 

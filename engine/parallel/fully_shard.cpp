@@ -1,6 +1,7 @@
 // Applies fully_shard to modules; the functions for sharded modules are in fully_shard_controls.cpp.
 #include "engine/parallel/fully_shard.hpp"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -78,6 +79,33 @@ StateSettings settings_of_state(const FullyShardOptions& options, device::Device
   return settings;
 }
 
+// The modules that are below no other one of the list, each once.
+std::vector<ModulePtr> outermost_of(const std::vector<ModulePtr>& modules) {
+  std::vector<ModulePtr> outermost;
+  for (const ModulePtr& module : modules) {
+    const auto is_above = [&module](const ModulePtr& other) {
+      const std::vector<nn::NamedModule> below = nn::named_modules(other);
+      return other != module && std::any_of(below.begin(), below.end(),
+                                            [&module](const nn::NamedModule& one) { return one.module == module; });
+    };
+    if (std::find(outermost.begin(), outermost.end(), module) == outermost.end() &&
+        std::none_of(modules.begin(), modules.end(), is_above))
+      outermost.push_back(module);
+  }
+  return outermost;
+}
+
+// A parameter that an ignored module shares is ignored in the other modules, too.
+ParameterCollector collected(const std::vector<ModulePtr>& modules, const FullyShardOptions& options) {
+  std::vector<Tensor> ignored = options.ignored_parameters;
+  for (const ModulePtr& module : options.ignored)
+    for (const nn::NamedParameter& parameter : nn::named_parameters(module)) ignored.push_back(parameter.tensor());
+  ParameterCollector collector(options.ignored, ignored, ParameterCollector::Order::children_first);
+  for (std::size_t i = 0; i < modules.size(); ++i)
+    collector.collect(modules[i], modules.size() == 1 ? "" : str(i, "."));
+  return collector;
+}
+
 // Throws Error when fully_shard cannot be applied to one of the modules.
 std::vector<Application> applications_to(const std::vector<ModulePtr>& modules) {
   std::vector<Application> applications;
@@ -111,8 +139,16 @@ std::shared_ptr<ShardGroup> make_group(const std::vector<ModulePtr>& modules, co
 
 }  // namespace
 
-void fully_shard(const std::vector<ModulePtr>& modules, const FullyShardOptions& given) {
-  if (modules.empty()) throw Error("fully_shard: no modules are given", "give one, or several for one group");
+std::vector<std::string> parameters_to_shard(const std::vector<ModulePtr>& modules, const FullyShardOptions& options) {
+  const ParameterCollector collector = collected(outermost_of(modules), options);
+  std::vector<std::string> names;
+  for (const CollectedParameter& parameter : collector.parameters()) names.push_back(parameter.name);
+  return names;
+}
+
+void fully_shard(const std::vector<ModulePtr>& given_modules, const FullyShardOptions& given) {
+  if (given_modules.empty()) throw Error("fully_shard: no modules are given", "give one, or several for one group");
+  const std::vector<ModulePtr> modules = outermost_of(given_modules);
   FullyShardOptions options = given;
   if (options.name.empty()) options.name = default_name(modules);
   const std::vector<Application> applications = applications_to(modules);
@@ -121,9 +157,7 @@ void fully_shard(const std::vector<ModulePtr>& modules, const FullyShardOptions&
   const ShardMesh shard_mesh(mesh);
   const ReshardAfterForward reshard = normalized(options.reshard_after_forward, shard_mesh.num_shards());
 
-  ParameterCollector collector(options.ignored, options.ignored_parameters, ParameterCollector::Order::children_first);
-  for (std::size_t i = 0; i < modules.size(); ++i)
-    collector.collect(modules[i], modules.size() == 1 ? "" : str(i, "."));
+  const ParameterCollector collector = collected(modules, options);
   std::vector<int> dims;
   std::vector<std::string> names;
   for (const CollectedParameter& parameter : collector.parameters()) {

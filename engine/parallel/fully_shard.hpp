@@ -57,7 +57,7 @@ struct FullyShardOptions {
   ReshardAfterForward reshard_after_forward;
   Offload offload = Offload::none;
   MixedPrecision mixed_precision;
-  std::vector<nn::ModulePtr> ignored;      // left out with all modules below them
+  std::vector<nn::ModulePtr> ignored;      // left out with all modules below them, wherever their parameters are
   std::vector<Tensor> ignored_parameters;  // left out
   // The dim to shard of a parameter at `path` below the module; negative dims count from the end. Unset: 0.
   std::function<int(const std::string& path, const Tensor& parameter)> shard_dim;
@@ -71,8 +71,11 @@ struct FullyShardOptions {
 // already or has no forward, for a mesh of more than two axes, for a number of ranks to reshard among that does not
 // divide the shard axis, and for a parameter that is a scalar, not contiguous, sharded by another group, or has a
 // gradient. A parameter that is sharded over other axes is refused as layout::compose() says: these must be inner axes
-// of the mesh from which the mesh of the group was sliced.
+// of the mesh from which the mesh of the group was sliced. Modules below another one of the list add nothing.
 void fully_shard(const std::vector<nn::ModulePtr>& modules, const FullyShardOptions& options = {});
+// The paths of the parameters that fully_shard() would shard. Those of several modules begin with the module's number.
+std::vector<std::string> parameters_to_shard(const std::vector<nn::ModulePtr>& modules,
+                                             const FullyShardOptions& options);
 bool is_fully_sharded(const nn::ModulePtr& module);
 
 // The functions below throw Error for a module that fully_shard was not applied to, except register_forward_method().
@@ -105,8 +108,10 @@ struct ShardFlags {                            // unset flags keep their values
   std::optional<ReshardAfterForward> reshard_after_forward;
   std::optional<double> reduce_divide_factor;  // divides the sum instead of the number of ranks; positive and finite
 };
-// Returns the number of groups.
+// Returns the number of groups. A call that throws has changed no flag.
 int set_flags(const nn::ModulePtr& module, const ShardFlags& flags, bool recurse = true);
+// Throws the errors of set_flags() and returns the same number, but changes nothing.
+int check_flags(const nn::ModulePtr& module, const ShardFlags& flags, bool recurse = true);
 // The modules whose groups this one's forward or backward prefetches. In backward they replace the implicit prefetch.
 void set_forward_prefetch(const nn::ModulePtr& module, const std::vector<nn::ModulePtr>& next);
 void set_backward_prefetch(const nn::ModulePtr& module, const std::vector<nn::ModulePtr>& next);

@@ -6,6 +6,7 @@
 #include "engine/core/error.hpp"
 #include "engine/parallel/fully_shard.hpp"
 #include "engine/parallel/shard_state.hpp"
+#include "engine/parallel/waits.hpp"
 
 namespace lockstep::parallel {
 
@@ -41,7 +42,12 @@ std::vector<ShardStatePtr> states_of(const ModulePtr& module, bool recurse) {
 void UnshardHandle::wait() {
   const auto module = std::exchange(module_, {}).lock();
   if (!module) return;
-  if (const auto& group = require_state(*module, "unshard")->group()) group->finish_unshard();
+  const std::shared_ptr<ShardGroup> group = require_state(*module, "unshard")->group();
+  if (!group) return;
+  group->finish_unshard();
+  if (group->shards().offloads())
+    parallel::wait(WaitEdge::host_for_copy_in, device::current_stream(device::Device{}),
+                   ShardStreams(group->settings().device).copy_in.record());
 }
 
 UnshardHandle unshard(const ModulePtr& module, bool async) {
@@ -72,30 +78,34 @@ void set_group_flags(ShardGroup& group, const ShardFlags& flags) {
   if (flags.reshard_after_backward) group.reshard_after_backward = *flags.reshard_after_backward;
   if (flags.reshard_after_forward)
     group.set_reshard_after_forward(normalized(*flags.reshard_after_forward, group.settings().mesh.num_shards()));
-  if (!flags.reduce_divide_factor) return;
-  if (!(*flags.reduce_divide_factor > 0) || !std::isfinite(*flags.reduce_divide_factor))
-    throw Error(str("set_flags: reduce_divide_factor is ", *flags.reduce_divide_factor),
-                "it must be above 0 and finite");
-  group.divide_factor = flags.reduce_divide_factor;
+  if (flags.reduce_divide_factor) group.divide_factor = flags.reduce_divide_factor;
 }
-
-}  // namespace
-
-namespace {
 
 void check_flags(const ShardState& state, const ShardFlags& flags) {
-  if (state.settings().api == fully_shard_name) return;
-  if (flags.requires_all_reduce || flags.is_last_backward || flags.reshard_after_backward ||
-      flags.reshard_after_forward || flags.reduce_divide_factor)
+  const bool of_groups = flags.requires_all_reduce || flags.is_last_backward || flags.reshard_after_backward ||
+                         flags.reshard_after_forward || flags.reduce_divide_factor;
+  if (of_groups && state.settings().api != fully_shard_name)
     throw Error(str("set_flags: ", state.owner(), " is flat-sharded, and has requires_gradient_sync only"),
                 "choose a strategy of flat_shard, or use fully_shard");
+  if (!state.group()) return;
+  if (flags.reshard_after_forward)
+    normalized(*flags.reshard_after_forward, state.group()->settings().mesh.num_shards());
+  if (flags.reduce_divide_factor && (!(*flags.reduce_divide_factor > 0) || !std::isfinite(*flags.reduce_divide_factor)))
+    throw Error(str("set_flags: reduce_divide_factor is ", *flags.reduce_divide_factor),
+                "it must be above 0 and finite");
 }
 
 }  // namespace
 
-int set_flags(const ModulePtr& module, const ShardFlags& flags, bool recurse) {
+int check_flags(const ModulePtr& module, const ShardFlags& flags, bool recurse) {
   const std::vector<ShardStatePtr> states = states_of(module, recurse);
   for (const ShardStatePtr& state : states) check_flags(*state, flags);
+  return static_cast<int>(states.size());
+}
+
+int set_flags(const ModulePtr& module, const ShardFlags& flags, bool recurse) {
+  check_flags(module, flags, recurse);
+  const std::vector<ShardStatePtr> states = states_of(module, recurse);
   for (const ShardStatePtr& state : states) {
     if (flags.is_last_backward) state->set_is_last_backward(*flags.is_last_backward);
     if (state->group()) set_group_flags(*state->group(), flags);

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,16 +47,19 @@ Tensor empty_offloaded(const GroupSettings& settings, const Dims& sizes, DType d
 
 // A shard at one moment: its memory, and how often that has been written.
 struct ShardVersion {
-  const Storage* memory = nullptr;
+  std::weak_ptr<const Storage> memory;  // compared by owner: a freed address may be used again
   std::uint64_t writes = 0;
-  friend bool operator==(const ShardVersion&, const ShardVersion&) = default;
+  friend bool operator==(const ShardVersion& a, const ShardVersion& b) {
+    return a.writes == b.writes && !a.memory.owner_before(b.memory) && !b.memory.owner_before(a.memory);
+  }
 };
-inline ShardVersion version_of(const Tensor& shard) { return {shard.storage().get(), shard.storage()->version()}; }
+inline ShardVersion version_of(const Tensor& shard) { return {shard.storage(), shard.storage()->version()}; }
 
 // Shards that `ranks` consecutive ranks keep among them after forward.
 struct KeptShards {
   int ranks = 0;
   std::vector<Tensor> pieces;
+  std::vector<Tensor> shown;  // per parameter: the tensor in its slots
   device::Event written;
 };
 
@@ -105,6 +109,9 @@ class GroupShards {
   virtual KeptShards install_kept(int ranks) = 0;
 
   // ---- reduction ----
+  // Whether full gradients follow the trained tensors: a parameter that was frozen after its forward gets none, and
+  // zero_grad drops those that wait for synchronization.
+  virtual bool gradients_follow_trained() const { return false; }
   virtual std::size_t num_trained() const = 0;  // tensors that optimizers update
   virtual const Tensor& trained(std::size_t index) const = 0;
   virtual Tensor& partial_sum(std::size_t index) = 0;  // of its gradient: reduced, but not yet all-reduced

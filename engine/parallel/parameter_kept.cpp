@@ -37,6 +37,7 @@ KeptShards PerParameterShards::install_kept(int ranks) {
     if (parameter.requires_grad()) set_requires_grad(shown, true);
     parameter.free_unsharded("sharded over fewer ranks after forward");
     parameter.put(shown);
+    kept.shown.push_back(shown);
   }
   kept.written = device::current_stream(settings().device).record();
   return kept;

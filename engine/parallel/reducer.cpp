@@ -30,16 +30,8 @@ Reducer::~Reducer() { detach_all(); }
 
 void Reducer::detach_all() {
   for (Parameter& parameter : parameters_)
-    if (parameter.tensor.defined()) set_accumulator(parameter.tensor, {});
-}
-
-void Reducer::take_over(Reducer& before) {
-  before.detach_all();
-  for (Parameter& parameter : before.parameters_) {
-    parameter.tensor = Tensor();
-    for (Parameter& mine : parameters_)
-      if (mine.name == parameter.name) mine.pending = parameter.pending;
-  }
+    if (const Tensor tensor = std::exchange(parameter.tensor, Tensor()); tensor.defined()) set_accumulator(tensor, {});
+  buckets_.clear();
 }
 
 // ---- parameters and buckets ----
@@ -51,16 +43,16 @@ Tensor Reducer::tensor_in_slot(const Parameter& parameter) {
 
 void Reducer::attach() {
   detach_all();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    Parameter& parameter = parameters_[i];
-    const Tensor tensor = tensor_in_slot(parameter);
-    if (has_accumulator(tensor))
+  for (const Parameter& parameter : parameters_)  // before any is adopted
+    if (has_accumulator(tensor_in_slot(parameter)))
       throw Error(str("replicate: `", parameter.name, "` of ", settings_.owner,
                       " is averaged by another replicated module already"),
                   "replicate a module or its parents, not both, children first");
-    parameter.tensor = tensor;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    parameter.tensor = tensor_in_slot(parameter);
     // The accumulator must not own the reducer, which owns the tensor.
-    set_accumulator(tensor, [weak = weak_from_this(), i](const Tensor& leaf, const Tensor& gradient) {
+    set_accumulator(parameter.tensor, [weak = weak_from_this(), i](const Tensor& leaf, const Tensor& gradient) {
       if (const auto reducer = weak.lock())
         reducer->on_gradient(static_cast<int>(i), gradient);
       else
@@ -141,6 +133,13 @@ void Reducer::prepare_forward(bool synchronize) {
   }
 }
 
+void Reducer::attach_if_free() {
+  if (parameters_.empty() || !buckets_.empty()) return;
+  for (const Parameter& parameter : parameters_)
+    if (has_accumulator(tensor_in_slot(parameter))) return;  // the next forward that records a graph refuses it
+  attach();
+}
+
 Averaging Reducer::averaging() const {
   Averaging how;
   how.num_ranks = settings_.all_ranks->size();
@@ -152,7 +151,11 @@ Averaging Reducer::averaging() const {
 
 // ---- during a backward ----
 void Reducer::arm() {
-  if (parameters_.empty() || (state_ == State::collecting && armed_in_ == backward_id())) return;
+  if (buckets_.empty() || (state_ == State::collecting && armed_in_ == backward_id())) return;
+  if (state_ == State::collecting && collect_for_sync_ && backward_runs(armed_in_))
+    throw Error(
+        str("replicate: a backward reaches ", settings_.owner, " within another backward that averages its gradients"),
+        "call it before or after the other backward, or use fully_shard");
   // If the reducer still collects for another backward, that one failed; its gradients are dropped.
   state_ = State::collecting;
   armed_in_ = backward_id();
@@ -171,32 +174,40 @@ void Reducer::arm() {
 // Settles the slots of parameters that this backward does not reach, so that their buckets need not wait until its end:
 // with the gradients that were kept back or, if unused parameters are allowed, without one.
 void Reducer::settle_unreached() {
-  for (Parameter& parameter : parameters_) {
+  for (const Parameter& parameter : parameters_) {
     if (backward_reaches(parameter.tensor)) continue;
-    Bucket& bucket = buckets_[static_cast<std::size_t>(parameter.bucket)];
-    if (parameter.pending.defined())
-      bucket.put(parameter.slot, parameter.pending, averaging_);
-    else if (!settings_.find_unused_parameters)
-      continue;
-    bucket.settle(parameter.slot);
+    if (!put_kept_back(parameter) && !settings_.find_unused_parameters) continue;
+    buckets_[static_cast<std::size_t>(parameter.bucket)].settle(parameter.slot);
   }
   reduce_ready();
 }
 
+// For a parameter that gets no gradient in this backward. Returns whether it has kept-back gradients. It then counts as
+// ready: all ranks have filled the same slots, so the order is complete on all of them or on none.
+bool Reducer::put_kept_back(const Parameter& parameter) {
+  const Tensor kept_back = kept_back_grad(parameter.tensor);
+  if (!kept_back.defined()) return false;
+  Bucket& bucket = buckets_[static_cast<std::size_t>(parameter.bucket)];
+  bucket.put(parameter.slot, kept_back, averaging_);
+  if (!order_known_) ready_order_.push_back(bucket.slots()[static_cast<std::size_t>(parameter.slot)].parameter);
+  return true;
+}
+
 void Reducer::on_gradient(int index, const Tensor& gradient) {
   arm();
-  Parameter& parameter = parameters_[static_cast<std::size_t>(index)];
+  const Parameter& parameter = parameters_[static_cast<std::size_t>(index)];
+  const Tensor kept_back = kept_back_grad(parameter.tensor);
   if (!collect_for_sync_) {
-    if (parameter.pending.defined()) {
-      raw::add_(parameter.pending, gradient);
+    if (kept_back.defined()) {
+      raw::add_(kept_back, gradient);
     } else {
       const device::PurposeScope purpose(device::Purpose::gradient);
-      parameter.pending = raw::clone(gradient);
+      set_kept_back_grad(parameter.tensor, raw::clone(gradient));
     }
     return;
   }
   Bucket& bucket = buckets_[static_cast<std::size_t>(parameter.bucket)];
-  if (parameter.pending.defined()) bucket.put(parameter.slot, parameter.pending, averaging_);
+  if (kept_back.defined()) bucket.put(parameter.slot, kept_back, averaging_);
   bucket.put(parameter.slot, gradient, averaging_);
   if (!order_known_) ready_order_.push_back(index);
   bucket.settle(parameter.slot);
@@ -238,14 +249,16 @@ std::span<comm::ProcessGroup* const> Reducer::groups_of(const Bucket& bucket) co
 
 // ---- at the end of a backward ----
 void Reducer::finish() {
-  state_ = State::idle;
-  armed_in_ = 0;
-  if (!collect_for_sync_) return;
+  const auto end = [this] {
+    state_ = State::idle;
+    armed_in_ = 0;
+  };
+  if (!collect_for_sync_) return end();
   // Parameters that were reached and got no gradient are settled now, so that every rank issues all its reductions.
-  for (Parameter& parameter : parameters_) {
+  for (const Parameter& parameter : parameters_) {
     Bucket& bucket = buckets_[static_cast<std::size_t>(parameter.bucket)];
     if (bucket.slots()[static_cast<std::size_t>(parameter.slot)].settled) continue;
-    if (parameter.pending.defined()) bucket.put(parameter.slot, parameter.pending, averaging_);
+    put_kept_back(parameter);
     bucket.settle(parameter.slot);
   }
   reduce_ready();
@@ -253,6 +266,7 @@ void Reducer::finish() {
       settings_.find_unused_parameters ? count_users() : std::vector<std::int64_t>();
   for (Bucket& bucket : buckets_)
     if (bucket.state() == BucketState::reducing) bucket.wait();
+  end();
   if (!settings_.find_unused_parameters) fail_on_missing();
   take_results(users);
 }
@@ -284,21 +298,30 @@ void Reducer::fail_on_missing() const {
               "use them in the loss, freeze them, or set find_unused_parameters");
 }
 
+// Takes all results from the buckets before a hook runs. The hook may run a forward, which may make the buckets anew,
+// or a backward, which fills them.
 void Reducer::take_results(const std::vector<std::int64_t>& users) {
+  struct Result {
+    Tensor parameter, mean;
+  };
+  std::vector<Result> results;
   for (Bucket& bucket : buckets_) {
     for (std::size_t slot = 0; slot < bucket.slots().size(); ++slot) {
-      const int index = bucket.slots()[slot].parameter;
-      Parameter& parameter = parameters_[static_cast<std::size_t>(index)];
-      parameter.pending = Tensor();
-      if (!users.empty() && users[static_cast<std::size_t>(index)] == 0) continue;
-      const Tensor mean = sharded_like(bucket.result(static_cast<int>(slot)), parameter.tensor);
-      if (settings_.gradient_as_bucket_view && !grad(parameter.tensor).defined())
-        set_grad(parameter.tensor, mean);
-      else
-        accumulate_grad(parameter.tensor, mean);
-      run_post_accumulate_hooks(parameter.tensor);
+      const auto index = static_cast<std::size_t>(bucket.slots()[slot].parameter);
+      const Tensor& parameter = parameters_[index].tensor;
+      set_kept_back_grad(parameter, Tensor());
+      if (!users.empty() && users[index] == 0) continue;
+      results.push_back({parameter, sharded_like(bucket.result(static_cast<int>(slot)), parameter)});
     }
-    bucket.reset();  // gradients that are views keep its memory alive
+    bucket.reset();  // results, and gradients that are views, keep its memory alive
+  }
+  for (Result& result : results) {
+    const Result taken = std::move(result);  // the memory of a bucket ends with its last result
+    if (settings_.gradient_as_bucket_view && !grad(taken.parameter).defined())
+      set_grad(taken.parameter, taken.mean);
+    else
+      accumulate_grad(taken.parameter, taken.mean);
+    run_post_accumulate_hooks(taken.parameter);
   }
 }
 

@@ -41,12 +41,13 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Takes the kept-back gradients of the parameters that both reducers have, and detaches the other reducer from all
-  // its parameters.
-  void take_over(Reducer& before);
+  // Removes the accumulators. Gradients that are kept back stay with their parameters, for another reducer.
+  void detach_all();
   // At a forward that records a graph: adopts tensors that were assigned to the slots, makes new buckets once the order
   // of gradients is known, and notes whether the backward of this forward synchronizes.
   void prepare_forward(bool synchronize);
+  // At a forward that records no graph: adopts the parameters if that has not been done and no other reducer has one.
+  void attach_if_free();
   // When backward reaches the module, or at the first gradient.
   void arm();
   // Whether a backward has begun to fill the buckets and has not ended. One that failed has not ended, either.
@@ -61,21 +62,20 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     std::string name;
     std::weak_ptr<nn::Module> owner;  // weak, as the module owns the reducer
     std::size_t slot_in_owner = 0;
-    Tensor tensor;   // the leaf that carries the accumulator
-    Tensor pending;  // the sum of gradients that backwards without synchronization kept back
+    Tensor tensor;  // the leaf that carries the accumulator, and the gradients kept back without synchronization
     int bucket = 0;
     int slot = 0;
   };
 
   static Tensor tensor_in_slot(const Parameter& parameter);
   void attach();  // sets the accumulators and makes the first buckets
-  void detach_all();
   void make_buckets(const layout::Buckets& plan);
   layout::Buckets agree_on_order(const layout::Buckets& mine) const;
   std::vector<layout::BucketParameter> bucket_parameters() const;
   Averaging averaging() const;
 
   void on_gradient(int index, const Tensor& gradient);
+  bool put_kept_back(const Parameter& parameter);
   void settle_unreached();
   void reduce_ready();
   void reduce(Bucket& bucket);

@@ -6,6 +6,7 @@
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/checkpoint.hpp"
 #include "engine/autograd/ops.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/layout/placement.hpp"
@@ -78,15 +79,16 @@ device::Device device_of(const Structure& device_id, const std::vector<NamedPara
     device = device::device_from_name(*text);
   } else if (const auto* index = device_id.get_if<std::int64_t>()) {
     if (!parameters.empty()) device.kind = parameters[0].tensor().device().kind;
-    device.index = static_cast<int>(*index);
+    device.index = checked_int(*index, "replicate: device_id");
   } else {
     throw Error(str("Expected device_id to be int or torch.device, but got ", device_id.kind()),
                 "give the index of a device, or its name");
   }
+  const auto* number = device_id.get_if<std::int64_t>();
   for (const NamedParameter& parameter : parameters)
     if (!(parameter.tensor().device() == device))
-      throw Error(str("replicate: device_id is ", device::to_text(device), ", but `", parameter.path, "` is on ",
-                      device::to_text(parameter.tensor().device())),
+      throw Error(str("replicate: device_id is ", number ? str(*number) : device::to_text(device), ", but `",
+                      parameter.path, "` is on ", device::to_text(parameter.tensor().device())),
                   "move the module to the device first");
   return device;
 }
@@ -122,11 +124,15 @@ std::map<std::string, Structure> ReplicateState::settings() const {
 void ReplicateState::before_forward(nn::Inputs& inputs) {
   // A recomputation, or another forward in a hook of a backward, must not change buckets that this backward is filling.
   if (!recomputing() && !(in_backward() && reducer_ && reducer_->is_collecting())) {
-    if (!reducer_)
-      start();
-    else if (const auto trained = trained_parameters(); names_of(trained) != trained_names_)
-      make_reducer(trained);  // requires_grad of some parameters has changed
-    if (grad_enabled()) reducer_->prepare_forward(requires_gradient_sync);
+    if (!reducer_) start();
+    if (grad_enabled()) {
+      // Only here: a graph may be open during an evaluation, and its backward needs the reducer of its forward.
+      if (const auto trained = trained_parameters(); names_of(trained) != trained_names_)
+        make_reducer(trained);  // requires_grad of some parameters has changed
+      reducer_->prepare_forward(requires_gradient_sync);
+    } else {
+      reducer_->attach_if_free();
+    }
     if (options_.broadcast_buffers) broadcast_buffers();
   }
   if (device::is_accelerator(device_)) move_to_device(inputs);
@@ -172,7 +178,7 @@ void ReplicateState::make_reducer(const std::vector<NamedParameter>& parameters)
   settings.owner = owner_;
   const auto before = std::exchange(reducer_, nullptr);
   reducer_ = std::make_shared<Reducer>(std::move(settings), parameters);
-  if (before) reducer_->take_over(*before);
+  if (before) before->detach_all();
   reducer_->before_all_reduce = before_all_reduce_;
 }
 

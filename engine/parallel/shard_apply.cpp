@@ -50,7 +50,10 @@ namespace {
 void add_settling_to(const ModulePtr& module, const std::shared_ptr<ShardGroup>& group) {
   module->settle = [before = std::move(module->settle), weak = std::weak_ptr(group)] {
     if (before) before();
-    if (const auto alive = weak.lock()) alive->reshard();
+    const auto alive = weak.lock();
+    if (!alive) return;
+    alive->refuse_replaced_leaves();
+    alive->reshard();
   };
 }
 

@@ -1,5 +1,6 @@
 #include "engine/parallel/shard_collect.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
@@ -38,13 +39,21 @@ ParameterCollector::ParameterCollector(const std::vector<nn::ModulePtr>& ignored
   for (const Tensor& tensor : ignored_parameters) ignored_.insert(&tensor.impl());
 }
 
+void ParameterCollector::collect(const nn::ModulePtr& root, const std::string& prefix) {
+  visit(root, prefix, true);
+  for (CollectedParameter& parameter : parameters_)
+    if (const auto at = replicated_.find(&parameter.tensor.impl()); at != replicated_.end())
+      parameter.replicated_as = at->second;
+}
+
 void ParameterCollector::visit_children(const nn::ModulePtr& module, const std::string& prefix) {
   for (const nn::ChildSlot& child : module->children) visit(child.module, prefix + child.name + ".", false);
 }
 
 void ParameterCollector::visit(const nn::ModulePtr& module, const std::string& prefix, bool is_root) {
   if (!seen_.insert(module.get()).second) return;
-  if (!is_root && (is_sharded(*module) || is_applied(*module, replicate_name))) return;
+  if (!is_root && is_applied(*module, replicate_name)) return note_replicated(module, prefix);
+  if (!is_root && is_sharded(*module)) return;
   if (order_ == Order::children_first) visit_children(module, prefix);
   modules_.push_back(module);
   for (std::size_t slot = 0; slot < module->parameters.size(); ++slot) {
@@ -61,7 +70,18 @@ void ParameterCollector::visit(const nn::ModulePtr& module, const std::string& p
   if (order_ == Order::module_first) visit_children(module, prefix);
 }
 
+void ParameterCollector::note_replicated(const nn::ModulePtr& module, const std::string& prefix) {
+  const std::vector<std::string>& managed = module->applied.find(replicate_name)->second.parameter_names;
+  for (const nn::NamedParameter& parameter : nn::named_parameters(module, false))
+    if (std::find(managed.begin(), managed.end(), parameter.path) != managed.end())
+      replicated_.emplace(&parameter.tensor().impl(), prefix + parameter.path);
+}
+
 void check_parameter(const CollectedParameter& parameter, const std::string& owner, std::string_view api) {
+  if (!parameter.replicated_as.empty())
+    throw Error(str(api, ": `", parameter.name, "` of ", owner, " is the same parameter as `", parameter.replicated_as,
+                    "`, which replicate manages"),
+                "a parameter belongs to one of the two: manage the modules that share it alike");
   for (const ParameterSlotRef& ref : parameter.slots) {
     const Tensor& managed = ref.get().sharded;
     const Claim* holder = managed.defined() && !managed.same_as(parameter.tensor) ? claims().find(managed) : nullptr;

@@ -15,6 +15,7 @@ struct CollectedParameter {
   std::string name;  // the path below the module of the group
   Tensor tensor;
   std::vector<ParameterSlotRef> slots;
+  std::string replicated_as{};  // its path in a replicated module that shares it; empty: none does
 };
 
 // Collects the parameters below modules, except those of ignored modules and of modules that fully_shard, flat_shard or
@@ -24,23 +25,25 @@ class ParameterCollector {
   enum class Order { children_first, module_first };
   ParameterCollector(const std::vector<nn::ModulePtr>& ignored, const std::vector<Tensor>& ignored_parameters,
                      Order order);
-  void collect(const nn::ModulePtr& root, const std::string& prefix) { visit(root, prefix, true); }
+  void collect(const nn::ModulePtr& root, const std::string& prefix);
   const std::vector<CollectedParameter>& parameters() const { return parameters_; }
   const std::vector<nn::ModulePtr>& modules() const { return modules_; }  // all visited modules
 
  private:
   void visit(const nn::ModulePtr& module, const std::string& prefix, bool is_root);
   void visit_children(const nn::ModulePtr& module, const std::string& prefix);
+  void note_replicated(const nn::ModulePtr& module, const std::string& prefix);
   Order order_;
   std::vector<CollectedParameter> parameters_;
   std::vector<nn::ModulePtr> modules_;
   std::set<const nn::Module*> seen_;
   std::set<const TensorImpl*> ignored_;
   std::map<const TensorImpl*, std::size_t> indices_;
+  std::map<const TensorImpl*, std::string> replicated_;  // with their paths
 };
 
-// Throws Error for a parameter that another group has sharded, is a scalar, is not contiguous or has a gradient.
-// `owner`: the name of the group. `api`: the caller, for messages.
+// Throws Error for a parameter that another group has sharded, that a replicated module shares, that is a scalar, is
+// not contiguous or has a gradient. `owner`: the name of the group. `api`: the caller, for messages.
 void check_parameter(const CollectedParameter& parameter, const std::string& owner, std::string_view api);
 // The dim that the options ask for, from 0. Throws Error when the parameter has no such dim.
 int shard_dim_of(const CollectedParameter& parameter, const FullyShardOptions& options);

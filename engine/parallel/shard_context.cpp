@@ -5,6 +5,7 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/defects.hpp"
+#include "engine/nn/module.hpp"
 #include "engine/parallel/shard_group.hpp"
 #include "engine/parallel/shard_state.hpp"
 #include "engine/parallel/waits.hpp"
@@ -46,6 +47,8 @@ std::vector<std::shared_ptr<ShardState>> ShardContext::living_states() const {
   return living;
 }
 
+bool ShardContext::in_forward() const { return forward_root && forward_call == nn::running_call(); }
+
 void ShardContext::let_writers_wait_for_copy_in(device::Device at) const {
   const auto living = living_states();
   device::Stream& copy_in = device::stream(at, device::Role::copy_in);
@@ -54,10 +57,9 @@ void ShardContext::let_writers_wait_for_copy_in(device::Device at) const {
         return state->group() && state->group()->state() == GroupState::unsharding;
       }))
     wait(WaitEdge::compute_for_unused_copy_in, device::current_stream(at), copy_in);
-  // Without gradients no backward follows, at whose end the host would wait.
-  if (!grad_enabled() && std::any_of(living.begin(), living.end(), [](const auto& state) {
-        return state->group() && state->group()->shards().offloads();
-      }))
+  // A backward, at whose end the host would wait, need not follow.
+  if (std::any_of(living.begin(), living.end(),
+                  [](const auto& state) { return state->group() && state->group()->shards().offloads(); }))
     wait(WaitEdge::host_for_copy_in, device::current_stream(device::Device{}), copy_in.record());
 }
 

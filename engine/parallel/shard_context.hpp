@@ -52,7 +52,8 @@ struct UsedMemory {
 
 struct ShardContext {
   std::vector<std::weak_ptr<ShardState>> states;         // below the root, in pre-order
-  const ShardState* forward_root = nullptr;              // of the running forward
+  const ShardState* forward_root = nullptr;              // of the running forward, or of one that failed
+  std::uint64_t forward_call = 0;                        // nn::running_call() of that forward
   std::vector<std::weak_ptr<ShardGroup>> forward_order;  // of the forwards since the last backward
   std::vector<std::weak_ptr<ShardGroup>> first_forward;  // groups in the order in which its forwards began
   bool first_forward_is_complete = false;
@@ -67,6 +68,7 @@ struct ShardContext {
   std::vector<std::weak_ptr<ShardGroup>> reduction_outputs;  // groups whose outputs are allocated, oldest first
 
   std::vector<std::shared_ptr<ShardState>> living_states() const;
+  bool in_forward() const;  // false after a forward that failed
   // At the end of a backward: throws CollectiveError on every rank if the ranks disagree on the parameters that got a
   // gradient.
   void agree_on_end() const;

@@ -18,18 +18,21 @@
 namespace lockstep::parallel {
 
 // ---- begin: copy-in and the collective ----
-// A tensor that was put in a slot of an unsharded group would be lost when the group is resharded, and the graph that
-// is open has saved the leaf.
+// A tensor that was put in a slot of an unsharded group, or of one that keeps shards, would be lost when the group is
+// resharded, and the graph that is open has saved the leaf.
 void ShardGroup::refuse_replaced_leaves() {
-  if (state() != GroupState::unsharded || shows_shards()) return;
-  shards_->refuse_replaced_shards();
+  const KeptShards* kept = std::get_if<PostForward>(&buffers_);
+  if ((!kept && state() != GroupState::unsharded) || shows_shards()) return;
+  if (!kept) shards_->refuse_replaced_shards();
   for (std::size_t i = 0; i < shards_->num_parameters(); ++i) {
     const UnshardedParameter& parameter = shards_->parameter(i);
+    const Tensor& held = kept ? kept->shown[i] : parameter.leaf;
     for (const ParameterSlotRef& ref : parameter.slots) {
-      if (ref.get().tensor.same_as(parameter.leaf)) continue;
-      const Tensor put = std::exchange(ref.get().tensor, parameter.leaf);
+      if (ref.get().tensor.same_as(held)) continue;
+      const Tensor put = std::exchange(ref.get().tensor, held);
       throw Error(str("`", parameter.name, "` of ", owner(), " was replaced by ",
-                      put.defined() ? describe_sharded(put) : "nothing", " while it was unsharded"),
+                      put.defined() ? describe_sharded(put) : "nothing", " while it was ",
+                      kept ? "kept after forward" : "unsharded"),
                   "reshard the module, then assign a tensor that is sharded as the parameter");
     }
   }
@@ -40,11 +43,12 @@ void ShardGroup::begin_unshard(bool after_compute) {
   if (shows_shards()) adopt_slots();
   bool changed = shards_->shards_changed();
   if (holds_stale_values()) reshard();
-  if (shows_shards()) {
-    shards_->show_unsharded();
-    std::get<Unsharded>(buffers_).shows_shards = false;
+  if (Unsharded* unsharded = std::get_if<Unsharded>(&buffers_)) {
+    shards_->show_unsharded();  // also where they are shown: parameters may have been frozen or thawed
+    unsharded->shows_shards = false;
+    return;
   }
-  if (state() == GroupState::unsharding || state() == GroupState::unsharded) return;
+  if (state() == GroupState::unsharding) return;
   if (state() == GroupState::sharded) {
     adopt_slots();
     changed = changed || shards_->shards_changed();  // a tensor that was put in a slot may just have been written
@@ -57,6 +61,7 @@ void ShardGroup::begin_unshard(bool after_compute) {
   Unsharding next{{}, settings().mesh.num_shards(), {}};
   if (state() == GroupState::sharded_post_forward) {
     next.source = std::get<PostForward>(buffers_);
+    next.source->shown.clear();  // only the slots keep them from here on
     next.num_ranks = next.source->ranks;
   }
   const KeptShards* kept = next.source ? &*next.source : nullptr;

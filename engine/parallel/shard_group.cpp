@@ -81,7 +81,7 @@ void ShardGroup::reshard() {
   if (state() == GroupState::unsharding) return drop_unused_gather();
   note_event(EventKind::reshard, owner());
   if (std::optional<UsedMemory> memory = shards_->install_shards()) context->used.push_back(std::move(*memory));
-  if (!context->forward_root && !in_backward()) context->free_used(ShardStreams(settings().device), 0);
+  if (!context->in_forward() && !in_backward()) context->free_used(ShardStreams(settings().device), 0);
   if (settings().max_gathers_in_flight > 0)
     context->freed.push_back(device::current_stream(settings().device).record());
   move_to(Sharded{});

@@ -57,7 +57,8 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   // Issues the all-gather unless it is issued already or the group is unsharded with fresh values. `after_compute`:
   // copy-in waits for the compute stream, which may have written the shards.
   void begin_unshard(bool after_compute = false);
-  // Throws Error if a tensor was put in a slot of an unsharded group. The slot holds the unsharded parameter again.
+  // Throws Error if a tensor was put in a slot of an unsharded group, or of one that keeps shards after forward. The
+  // slot holds the tensor of the group again.
   void refuse_replaced_leaves();
   // Later launches on compute see the unsharded parameters. `keep_buffers`: the flat buffers are freed with those of
   // the next all-gather, so that an all-gather that follows at once need not wait for this copy-out.
@@ -126,6 +127,8 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   void make_addable(FullGradient& a, FullGradient& b) const;
   int num_ranks_of_mean() const;
   void accumulate_fresh(UnshardedParameter& parameter);
+  void note_gradients_kept_back();
+  void forget_gradient_kept_back(std::size_t index);
 
   struct Reduction;
   void reduce(ReductionPlan plan);

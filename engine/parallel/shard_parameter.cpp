@@ -1,5 +1,6 @@
 #include "engine/parallel/shard_parameter.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
@@ -52,8 +53,18 @@ ShardParameter::ShardParameter(std::string name_below, std::vector<ParameterSlot
 bool ShardParameter::requires_grad() const { return lockstep::requires_grad(sharded_); }
 
 void ShardParameter::adopt_slots() {
+  const auto num_replaced = std::count_if(slots.begin(), slots.end(), [this](const ParameterSlotRef& ref) {
+    const Tensor& tensor = ref.get().tensor;
+    return !tensor.same_as(sharded_) && !tensor.same_as(seen_by_optimizers());
+  });
+  if (num_replaced == 0) return;
+  if (num_replaced < std::ssize(slots)) {
+    put_in_slots(sharded_);
+    throw Error(str("fully_shard: `", name, "` is one parameter in ", slots.size(), " slots, and was replaced in ",
+                    num_replaced, " of them"),
+                "assign a tensor to each of its slots");
+  }
   const Tensor& now = slots.front().get().tensor;
-  if (now.same_as(sharded_) || now.same_as(seen_by_optimizers())) return;
   if (!now.defined() || !now.is_sharded() || !(*now.layout() == *layout_))
     throw Error(str("fully_shard: `", name, "` was replaced by ", now.defined() ? describe_sharded(now) : "nothing",
                     ", which is not sharded as ", layout_->text()),

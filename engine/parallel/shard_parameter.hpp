@@ -32,7 +32,7 @@ class ShardParameter final : public UnshardedParameter {
   bool requires_grad() const override;
 
   // Adopts a tensor that was assigned to the slots since (by an assigning load, or a cast). Throws Error when it is not
-  // sharded in the same way.
+  // sharded in the same way, and when some slots still hold the old one, which they then all do.
   void adopt_slots();
 
   // Allocates the unsharded tensor. The result is a tensor over the same memory that copy-out fills: writing to it does

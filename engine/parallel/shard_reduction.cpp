@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/grad_of_peers.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/fnv.hpp"
@@ -61,9 +62,10 @@ void ShardGroup::take_gradients(bool at_end) {
   for (std::size_t i = 0; i < shards_->num_parameters(); ++i) {
     UnshardedParameter& parameter = shards_->parameter(i);
     complete.push_back(at_end || is_complete(parameter));
+    if (shards_->gradients_follow_trained() && !parameter.requires_grad()) parameter.fresh = FullGradient();
     if (parameter.fresh.defined()) accumulate_fresh(parameter);
   }
-  if (!synchronizes_gradients()) return;
+  if (!synchronizes_gradients()) return note_gradients_kept_back();
   ReductionPlan plan = shards_->plan_reduction(complete, requires_all_reduce);
   num_reduced_ += plan.members.size();
   for (const std::size_t i : plan.members) {
@@ -99,6 +101,22 @@ void ShardGroup::accumulate_fresh(UnshardedParameter& parameter) {
   }
 }
 
+void ShardGroup::note_gradients_kept_back() {
+  if (!shards_->gradients_follow_trained()) return;
+  for (std::size_t i = 0; i < shards_->num_parameters(); ++i) {
+    if (!shards_->parameter(i).accumulated.defined()) continue;
+    note_kept_back(shards_->trained(i), [weak = weak_from_this(), i] {  // must not own the group, which owns the tensor
+      if (const auto group = weak.lock()) group->forget_gradient_kept_back(i);
+    });
+  }
+}
+
+// All parameters of a flat chunk are trained as one tensor.
+void ShardGroup::forget_gradient_kept_back(std::size_t index) {
+  for (std::size_t i = 0; i < shards_->num_parameters(); ++i)
+    if (shards_->trained(i).same_as(shards_->trained(index))) shards_->parameter(i).accumulated = FullGradient();
+}
+
 bool ShardGroup::has_gradients() const {
   for (std::size_t i = 0; i < shards_->num_parameters(); ++i) {
     const UnshardedParameter& parameter = shards_->parameter(i);
@@ -128,9 +146,10 @@ struct ShardGroup::Reduction {
   Division division;
   comm::Call call;  // of its collectives
   Tensor output;
-  // Per piece: its part of the output, the same in the original type, and the new gradient (undefined where there is
-  // one to add to).
-  std::vector<Tensor> shards, casts, targets;
+  // Per piece: its part of the output, the same in the original type, and whether that is added to an earlier gradient
+  // instead of being the new one.
+  std::vector<Tensor> shards, casts;
+  std::vector<bool> adds;
 };
 
 namespace {
@@ -298,13 +317,8 @@ void ShardGroup::deliver(Reduction& reduction, device::Stream& stream) {
     write_targets(reduction);
   }
   const std::vector<ReducedPiece>& pieces = reduction.plan.pieces;
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    const Tensor& trained = shards_->trained(pieces[i].shard);
-    if (shards_->offloads())
-      offload_gradient(trained, reduction.casts[i], stream);
-    else if (reduction.targets[i].defined())
-      set_grad(trained, sharded_like(reduction.targets[i], trained), GradientType::any_floating);
-  }
+  for (std::size_t i = 0; shards_->offloads() && i < pieces.size(); ++i)
+    offload_gradient(shards_->trained(pieces[i].shard), reduction.casts[i], stream);
   delivered_ = stream.record();
 
   const bool has_hooks = std::any_of(pieces.begin(), pieces.end(), [this](const ReducedPiece& piece) {
@@ -316,7 +330,8 @@ void ShardGroup::deliver(Reduction& reduction, device::Stream& stream) {
 }
 
 // Gradients are views of the output if every shard can be one. Otherwise all are copies, because a view would keep the
-// whole output beside them. For the same reason an empty shard is never a view.
+// whole output beside them. For the same reason an empty shard is never a view. A new gradient is set at once:
+// parameters that were tied after they were sharded have one gradient, and the later ones add to it.
 void ShardGroup::allocate_targets(Reduction& reduction) const {
   const DType type = shards_->gradient_type();
   const device::PurposeScope purpose(device::Purpose::gradient, &owner());
@@ -329,9 +344,11 @@ void ShardGroup::allocate_targets(Reduction& reduction) const {
     const ReducedPiece& piece = reduction.plan.pieces[i];
     const Tensor& shard = reduction.shards[i];
     const bool is_view = are_views && shard.num_elements() > 0;
-    const bool adds = grad(shards_->trained(piece.shard)).defined() && !shards_->offloads();
-    reduction.casts.push_back(is_view ? shard : empty(piece.sizes, type, settings().device));
-    reduction.targets.push_back(adds ? Tensor() : reduction.casts.back());
+    const Tensor& trained = shards_->trained(piece.shard);
+    const Tensor& cast = reduction.casts.emplace_back(is_view ? shard : empty(piece.sizes, type, settings().device));
+    const bool is_new = !shards_->offloads() && !grad(trained).defined();
+    if (is_new) set_grad(trained, sharded_like(cast, trained), GradientType::any_floating);
+    reduction.adds.push_back(!shards_->offloads() && !is_new);
   }
 }
 
@@ -343,8 +360,7 @@ void ShardGroup::write_targets(const Reduction& reduction) {
       raw::copy_(cast, reduction.shards[i]);
       reduction_outputs_.push_back(cast);
     }
-    const Tensor before = grad(shards_->trained(reduction.plan.pieces[i].shard));
-    if (before.defined() && !shards_->offloads()) raw::add_(local_tensor(before), cast);
+    if (reduction.adds[i]) raw::add_(local_tensor(grad(shards_->trained(reduction.plan.pieces[i].shard))), cast);
   }
 }
 

@@ -98,7 +98,8 @@ void ShardState::cast_own_buffers() {
   }
 }
 
-// A forward or backward that threw leaves states in the middle of a phase. The next forward of the root resets them.
+// A forward or backward that threw leaves states in the middle of a phase. The next forward of the root, or of a module
+// that runs alone, resets them.
 void ShardState::recover() {
   for (const ShardStatePtr& state : context->living_states()) {
     state->phase_ = Phase::idle;
@@ -114,9 +115,10 @@ void ShardState::recover() {
 void ShardState::enter_as_root() {
   if (!is_initialized_) make_root();
   if (in_backward()) return;  // a recomputation: its forward has waited for the optimizer
-  if (context->forward_root && (is_root_ || context->forward_root == this)) recover();
+  if (context->forward_root && (is_root_ || context->forward_root == this || !context->in_forward())) recover();
   if (context->forward_root) return;
   context->forward_root = this;
+  context->forward_call = nn::running_call();
   context->begun.clear();
   for (const ShardStatePtr& state : context->living_states()) state->leave_unfinished_forward();
   phase_ = Phase::forward;

@@ -137,6 +137,7 @@ void ShardState::post_forward(const nn::Module& module, nn::Structure& outputs) 
   }
   if (in_backward()) {
     queue_end_of_backward();  // reshards the group if this backward never reaches it
+    if (!grad_enabled()) context->let_writers_wait_for_copy_in(settings_.device);  // an evaluation, no recomputation
   } else if (group_) {
     group_->reshard_after_forward();
     if (may_run_backward(outputs)) group_->positions.push_back(context->forward_order.size());

@@ -116,6 +116,7 @@ class PlanReader {
 
   void add(nn::NamedParameter at, const Placement& placement) {
     check(at);
+    layout::check({mesh_.shape(), {placement}, at.tensor().sizes()});
     const auto [known, is_new] = by_tensor_.emplace(&at.tensor().impl(), distributed_.size());
     if (is_new) {
       distributed_.push_back({at.path, at.tensor(), placement, {std::move(at)}});

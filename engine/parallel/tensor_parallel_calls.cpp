@@ -32,7 +32,11 @@ StyledCall::StyledCall(nn::Module& module, const DeviceMesh& mesh, Style style, 
       owner_(owner),
       attribution_(std::make_shared<const comm::Attribution>(comm::Attribution{comm::Family::tensor_parallel, owner})),
       is_linear_(module.type() == "Linear") {
-  if (is_linear_) num_input_features_ = global_sizes(module.parameter_slot("weight")->tensor)[1];
+  // A Linear that a scenario defines may have another weight, or none.
+  const nn::ParameterSlot* weight = is_linear_ ? module.parameter_slot("weight") : nullptr;
+  const bool converts_inputs = !std::holds_alternative<PrepareOutput>(style_);
+  if (converts_inputs && weight && weight->tensor.defined() && global_sizes(weight->tensor).size() == 2)
+    num_input_features_ = global_sizes(weight->tensor)[1];
 }
 
 Structure StyledCall::operator()(const Inputs& inputs, const std::function<Structure(const Inputs&)>& compute) const {
@@ -89,7 +93,7 @@ Tensor StyledCall::to_sharded(const Tensor& x, const Placement& given, const cha
   if (defect_armed(Defect::tensor_input_wrong_dim)) [[unlikely]]
     placement = along_other_dim(placement, x);
   // The features of a shard need not be equally many on all ranks; their sum is known.
-  if (is_linear_ && placement.is_shard(x.num_dims() - 1)) {
+  if (num_input_features_ > 0 && placement.is_shard(x.num_dims() - 1)) {
     Dims sizes = x.sizes();
     sizes[x.num_dims() - 1] = num_input_features_;
     return ops::from_local(x, mesh_, {placement}, &sizes);
@@ -99,7 +103,8 @@ Tensor StyledCall::to_sharded(const Tensor& x, const Placement& given, const cha
 
 Tensor StyledCall::convert(const Tensor& x, const Conversion& conversion, const Arguments& arguments) const {
   const Tensor sharded = to_sharded(x, conversion.given, arguments.given);
-  return ops::redistribute(sharded, Placements{of_dims(conversion.wanted, sharded, arguments.wanted)});
+  if (!conversion.wanted) return sharded;
+  return ops::redistribute(sharded, Placements{of_dims(*conversion.wanted, sharded, arguments.wanted)});
 }
 
 void StyledCall::convert_input(Inputs& inputs, const Conversion& conversion, const char* argument) const {

@@ -43,7 +43,7 @@ class StyledCall {
   std::string owner_;
   comm::AttributionPtr attribution_;
   bool is_linear_ = false;
-  std::int64_t num_input_features_ = 0;  // of a Linear
+  std::int64_t num_input_features_ = 0;  // of a Linear whose inputs the style converts
 };
 
 }  // namespace lockstep::parallel

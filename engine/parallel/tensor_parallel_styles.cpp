@@ -34,16 +34,21 @@ struct PlacementOf {
   std::optional<Placement> operator()(const PrepareOutput&) const { return {}; }
 };
 
-Structure placements(const std::vector<std::optional<Conversion>>& conversions, Placement Conversion::*which) {
+Structure shown(const std::optional<Placement>& placement) {
+  return placement ? Structure(layout::to_text(*placement)) : Structure();
+}
+
+template <class Member>
+Structure placements(const std::vector<std::optional<Conversion>>& conversions, Member Conversion::*which) {
   Structure::List items;
-  for (const auto& conversion : conversions)
-    items.push_back(conversion ? Structure(layout::to_text((*conversion).*which)) : Structure());
+  for (const auto& conversion : conversions) items.push_back(conversion ? shown((*conversion).*which) : Structure());
   return Structure::list(std::move(items));
 }
 
-Structure placements(const std::vector<std::pair<std::string, Conversion>>& conversions, Placement Conversion::*which) {
+template <class Member>
+Structure placements(const std::vector<std::pair<std::string, Conversion>>& conversions, Member Conversion::*which) {
   Structure::Map items;
-  for (const auto& [name, conversion] : conversions) items.emplace_back(name, layout::to_text(conversion.*which));
+  for (const auto& [name, conversion] : conversions) items.emplace_back(name, shown(conversion.*which));
   return Structure::map(std::move(items));
 }
 

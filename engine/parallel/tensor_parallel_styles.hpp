@@ -45,9 +45,10 @@ struct SequenceParallel {
   bool keep_sharded = true;
 };
 // A plain tensor is taken as the local shard under `given`; a sharded one has a layout. Then it is redistributed to
-// `wanted`.
+// `wanted`, or keeps its placement without one.
 struct Conversion {
-  layout::Placement given, wanted;
+  layout::Placement given;
+  std::optional<layout::Placement> wanted;
 };
 // Converts the inputs of a module. Its parameters stay as they are.
 struct PrepareInput {

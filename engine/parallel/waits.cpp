@@ -58,8 +58,8 @@ constexpr std::array table = {
                  "the last operation of each reduction", "the optimizer reads the gradients",
                  shard_optimizer_ignores_reduction},
     WaitEdgeInfo{host_for_copy_in,
-                 "the stream of the host, with offload, after a forward without gradients and when an unused "
-                 "all-gather is dropped",
+                 "the stream of the host, with offload, after a forward, in `unshard()` and when an unused all-gather "
+                 "is dropped",
                  "copy-in", "it reads the shards, and the optimizer writes them there", shard_host_ignores_offload},
     WaitEdgeInfo{host_add_for_offload, "the stream of the host, with offload", "the copy of a gradient to the host",
                  "it adds the copy to the gradient of earlier backwards", shard_host_ignores_offload},

@@ -35,9 +35,14 @@ std::uint64_t digest_of(const Tensor& tensor) {
   return digest;
 }
 
-bool are_tied(const Tensor& a, const Tensor& b) {
+// Whether both are the same elements in memory, and the same part of a full tensor.
+bool are_tied(const TreeTensor& x, const TreeTensor& y) {
+  const Tensor &a = x.tensor, &b = y.tensor;
+  const LayoutPtr &left = a.layout(), &right = b.layout();
+  const bool same_layout = left && right ? *left == *right : left == right;
   return a.storage() == b.storage() && a.offset() == b.offset() && a.sizes() == b.sizes() &&
-         a.strides() == b.strides() && a.dtype() == b.dtype() && a.is_sharded() == b.is_sharded();
+         a.strides() == b.strides() && a.dtype() == b.dtype() && same_layout &&
+         x.stretch.has_value() == y.stretch.has_value() && full_sizes(x) == full_sizes(y);
 }
 
 Json list_of(const Dims& dims) { return std::vector<std::int64_t>(dims.begin(), dims.end()); }
@@ -62,7 +67,7 @@ Description describe(const Tree& tree) {
         for (const HeldBox& one : part.boxes) held.boxes.push_back(one.box);
     auto& same_storage = by_storage[tensor.storage().get()];
     for (const TreeTensor* before : same_storage)
-      if (tensor.num_elements() > 0 && are_tied(before->tensor, tensor)) held.same_as = before->key;
+      if (tensor.num_elements() > 0 && are_tied(*before, entry)) held.same_as = before->key;
     if (held.same_as.empty()) same_storage.push_back(&entry);
     if (!held.boxes.empty() && may_have_replicas(entry)) held.digest = digest_of(tensor);
     description.tensors.push_back(std::move(held));

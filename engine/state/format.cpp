@@ -16,7 +16,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* format_name = "lockstep checkpoint";
-constexpr int max_depth = 100;
 
 Json list_of(const Dims& dims) { return std::vector<std::int64_t>(dims.begin(), dims.end()); }
 
@@ -93,18 +92,7 @@ class IndexReader {
   // The parser recurses per level, so that the levels are counted first. Its own callback for this purpose would take
   // time that grows with the square of the number of tensors.
   Json parsed(std::string_view text) const {
-    int depth = 0;
-    bool is_text = false;
-    for (std::size_t at = 0; at < text.size(); ++at) {
-      if (is_text && text[at] == '\\')
-        ++at;
-      else if (text[at] == '"')
-        is_text = !is_text;
-      else if (!is_text && (text[at] == '{' || text[at] == '[') && ++depth > max_depth)
-        refuse(str("it nests deeper than ", max_depth));
-      else if (!is_text && (text[at] == '}' || text[at] == ']'))
-        --depth;
-    }
+    if (depth_of(text) > max_index_depth) refuse(str("it nests deeper than ", max_index_depth));
     try {
       return Json::parse(text);
     } catch (const Json::exception& error) {
@@ -269,6 +257,22 @@ class IndexReader {
 };
 
 }  // namespace
+
+int depth_of(std::string_view json) {
+  int depth = 0, deepest = 0;
+  bool is_text = false;
+  for (std::size_t at = 0; at < json.size(); ++at) {
+    if (is_text && json[at] == '\\')
+      ++at;
+    else if (json[at] == '"')
+      is_text = !is_text;
+    else if (!is_text && (json[at] == '{' || json[at] == '['))
+      deepest = std::max(deepest, ++depth);
+    else if (!is_text && (json[at] == '}' || json[at] == ']'))
+      --depth;
+  }
+  return deepest;
+}
 
 IndexFiles index_files(const Index& index) {
   Json files = Json::object(), tensors = Json::object(), values = Json::object();

@@ -21,6 +21,8 @@ namespace lockstep::state {
 inline constexpr int format_version = 2;  // version 1 has its hashes in index.json, and no tiles; it is read
 inline constexpr const char* index_name = "index.json";
 inline constexpr const char* hashes_name = "hashes.bin";
+inline constexpr int max_index_depth = 100;                  // levels of index.json
+inline constexpr int max_value_depth = max_index_depth - 3;  // a plain value is within `values` of `content`
 
 struct SavedChunk {
   std::string file;          // in the folder of the checkpoint
@@ -46,6 +48,9 @@ struct Index {
   std::map<std::string, SavedTensor> tensors;  // by key
   std::map<std::string, std::string> values;   // JSON texts by key
 };
+
+// The levels of maps and lists of a JSON text.
+int depth_of(std::string_view json);
 
 // The contents of the two files; `hashes` is empty in version 1.
 struct IndexFiles {

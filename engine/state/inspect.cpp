@@ -9,6 +9,7 @@
 
 #include <unistd.h>
 
+#include "engine/core/printable.hpp"
 #include "engine/core/resources.hpp"
 #include "engine/state/reader.hpp"
 #include "engine/state/safetensors.hpp"
@@ -80,19 +81,19 @@ std::string show_checkpoint(const CheckpointFolder& folder) {
   std::size_t width = 6;
   std::uint64_t total = 0;
   for (const auto& [key, tensor] : index.tensors) {
-    width = std::max(width, key.size());
+    width = std::max(width, printable_line(key).size());
     total += bytes_of(tensor);
   }
   std::string text = str(padded("tensor", width), "  type  chunks  bytes         shape\n");
   for (const auto& [key, tensor] : index.tensors)
-    text += str(padded(key, width), "  ", padded(std::string(safetensors_type(tensor.dtype)), 4), "  ",
+    text += str(padded(printable_line(key), width), "  ", padded(std::string(safetensors_type(tensor.dtype)), 4), "  ",
                 padded(str(tensor.chunks.size()), 6), "  ", padded(str(bytes_of(tensor)), 12), "  ",
                 to_text(tensor.sizes), "\n");
   for (const auto& [key, value] : index.values) {
     constexpr std::size_t most = 100;
-    text += str(key, " = ", value.size() > most ? value.substr(0, most) + "..." : value, "\n");
+    text += str(printable_line(key), " = ", value.size() > most ? value.substr(0, most) + "..." : value, "\n");
   }
-  for (const auto& [name, bytes] : index.files) text += str(name, ": ", bytes, " bytes\n");
+  for (const auto& [name, bytes] : index.files) text += str(printable_line(name), ": ", bytes, " bytes\n");
   return text + str(index.tensors.size(), " tensors of ", total, " bytes, ", index.values.size(), " values, ",
                     index.files.size(), " files, format version ", index.version, "\n");
 }

@@ -19,6 +19,7 @@ using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using testing::require;
 using testing::require_equal;
 using testing::run;
@@ -45,6 +46,14 @@ TEST(Inspect, ShowsTensorsValuesAndFiles) {
   EXPECT_THAT(text, HasSubstr("w       F32   2       96            (4, 6)\n"));
   EXPECT_THAT(text, HasSubstr("step = 5\n"));
   EXPECT_THAT(text, HasSubstr("2 tensors of 120 bytes, 1 values, 2 files, format version 2\n"));
+}
+
+TEST(Inspect, ANameOfTwoLinesIsOneLine) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(run(1, [&](int) { save({{"a\nb = 1", counting({2})}}, folder / "a"); }), "");
+  const std::string text = show_checkpoint(folder / "a");
+  EXPECT_THAT(text, HasSubstr("a\\nb = 1  F32 "));
+  EXPECT_THAT(text, Not(HasSubstr("\nb = 1")));
 }
 
 TEST(Inspect, DiffComparesValuesAndNotShards) {

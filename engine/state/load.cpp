@@ -1,8 +1,11 @@
 #include "engine/state/load.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <set>
+
+#include <nlohmann/json.hpp>
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/error.hpp"
@@ -14,10 +17,13 @@
 #include "engine/state/reader.hpp"
 #include "engine/state/save.hpp"
 #include "engine/tensor/ops.hpp"
+#include "engine/tensor/ops_launch.hpp"
 
 namespace lockstep::state {
 
 namespace {
+
+using Json = nlohmann::json;
 
 // A tensor of the state and the pieces of the checkpoint that it consists of.
 struct TensorLoad {
@@ -37,11 +43,22 @@ void check_fits(const Reader& reader, const TreeTensor& wanted, const SavedTenso
   if (tensor.is_meta())
     throw Error(str("`", wanted.key, "` is on the meta device and has no memory"), "materialize the model first");
   check_not_partial(wanted);
+  raw::require_not_expanded(wanted.key.c_str(), local_tensor(tensor));
   if (saved.dtype == tensor.dtype() && saved.sizes == full_sizes(wanted)) return;
   throw Error(str(saved.sizes == full_sizes(wanted) ? "Type" : "Size", " mismatch for `", wanted.key,
                   "`: ", name_of(saved.dtype), " ", to_text(saved.sizes), " in the checkpoint `", reader.shown(), "`, ",
                   name_of(tensor.dtype()), " ", to_text(full_sizes(wanted)), " in the state"),
               "load it into the model that was saved");
+}
+
+// Whether both have the same elements of the checkpoint at the same places.
+bool have_same_source(const TensorLoad& a, const TensorLoad& b) {
+  const auto same = [&](const Piece& x, const Piece& y) {
+    const SavedChunk &left = a.saved->chunks[x.chunk], &right = b.saved->chunks[y.chunk];
+    return left.file == right.file && left.offset == right.offset && left.box == right.box && x.box == y.box &&
+           x.at == y.at;
+  };
+  return std::equal(a.pieces.begin(), a.pieces.end(), b.pieces.begin(), b.pieces.end(), same);
 }
 
 // ---- one load on one rank ----
@@ -50,9 +67,21 @@ class Load {
   Load(const State& state, const std::string& folder, const std::string& shown, const LoadOptions& options)
       : state_(state),
         partial_(options.partial),
-        reader_(folder, shown, options.files ? *options.files : real_files()) {}
+        check_value_(options.check_value),
+        names_(options.names),
+        reader_(folder, shown, options.files ? *options.files : real_files()) {
+    if (!names_.empty()) return;
+    for (const Part& part : state)
+      if (!std::holds_alternative<RandomState>(part.object)) names_.push_back(part.name);
+  }
+  // In reverse order: an optimizer that occurs twice gets the state back that the first one has seen.
+  ~Load() {
+    while (!optimizers_.empty()) optimizers_.pop_back();
+  }
+  Load(const Load&) = delete;
+  Load& operator=(const Load&) = delete;
 
-  // Checks everything and reads the plain values. Returns the unexpected keys, a line each.
+  // Checks everything and reads the plain values. Returns the unexpected keys, as a JSON list.
   std::string prepare();
   void copy_tensors();
   // Sets the plain values of the objects, and marks empty shards as changed.
@@ -61,12 +90,15 @@ class Load {
 
  private:
   void plan_tensors(const Tree& tree);
-  void check_ties() const;
+  std::vector<std::byte> values_of(const TensorLoad& load);
+  void check_ties();
   void read_value(const TreeValue& wanted);
-  std::string unexpected_keys(const Tree& tree) const;
+  std::vector<std::string> unexpected_keys(const Tree& tree) const;
 
   const State& state_;
   const bool partial_;
+  const std::function<void(const std::string& json)> check_value_;
+  std::vector<std::string> names_;  // keys below them are part of the state
   Reader reader_;
   std::vector<std::unique_ptr<OptimizerLoad>> optimizers_;
   std::vector<std::pair<optim::GradScaler*, optim::GradScaler::State>> scalers_;
@@ -103,7 +135,7 @@ std::string Load::prepare() {
   plan_tensors(tree);
   copies_ = tree.copies;
   check_ties();
-  return unexpected_keys(tree);
+  return Json(unexpected_keys(tree)).dump();
 }
 
 void Load::read_value(const TreeValue& wanted) {
@@ -114,8 +146,10 @@ void Load::read_value(const TreeValue& wanted) {
     return;
   }
   for (const Part& part : state_) {
-    if (std::holds_alternative<PlainValue>(part.object) && part.name == wanted.key)
+    if (std::holds_alternative<PlainValue>(part.object) && part.name == wanted.key) {
+      if (check_value_) check_value_(found->second);
       report.values[wanted.key] = found->second;
+    }
     const std::string own = str(part.name, ".rank-", RankContext::current().rank());
     if (std::holds_alternative<RandomState>(part.object) && own == wanted.key)
       generators_.push_back(random_state_from_text(found->second));
@@ -145,37 +179,41 @@ void Load::plan_tensors(const Tree& tree) {
   }
 }
 
-// Two keys that are one tensor here must have equal values in the checkpoint.
-void Load::check_ties() const {
-  std::map<std::pair<const Storage*, std::int64_t>, const TensorLoad*> first;
+// The bytes that the checkpoint has for a tensor of this rank.
+std::vector<std::byte> Load::values_of(const TensorLoad& load) {
+  const Tensor values = empty(load.local.sizes(), load.saved->dtype, device::Device{});
+  reader_.copy_pieces(*load.saved, load.pieces, values);
+  return to_bytes(values);
+}
+
+// Two keys that are one tensor here must have equal values in the checkpoint. Other views of its memory are tensors of
+// their own.
+void Load::check_ties() {
+  std::map<std::pair<const Storage*, std::int64_t>, std::vector<const TensorLoad*>> seen;
   for (const TensorLoad& load : tensors_) {
     if (load.pieces.empty()) continue;
-    const auto [at, is_new] = first.emplace(std::pair(load.local.storage().get(), load.local.offset()), &load);
-    if (is_new) continue;
-    const auto hashes = [](const TensorLoad& of) {
-      std::vector<std::vector<std::uint64_t>> all;
-      for (const SavedChunk& chunk : of.saved->chunks) all.push_back(chunk.hashes);
-      return all;
-    };
-    if (hashes(load) != hashes(*at->second))
-      throw Error(str("`", at->second->key, "` and `", load.key, "` are one tensor here, and have different values in ",
+    std::vector<const TensorLoad*>& here = seen[{load.local.storage().get(), load.local.offset()}];
+    const auto at = std::find_if(here.begin(), here.end(), [&load](const TensorLoad* one) {
+      return one->local.sizes() == load.local.sizes() && one->local.strides() == load.local.strides();
+    });
+    if (at == here.end())
+      here.push_back(&load);
+    else if (!have_same_source(load, **at) && values_of(load) != values_of(**at))
+      throw Error(str("`", (*at)->key, "` and `", load.key, "` are one tensor here, and have different values in ",
                       "the checkpoint `", reader_.shown(), "`"),
                   "load it into a model whose parameters are not tied");
   }
 }
 
 // The keys of the checkpoint that belong to a part of the state and that the tree does not have.
-std::string Load::unexpected_keys(const Tree& tree) const {
+std::vector<std::string> Load::unexpected_keys(const Tree& tree) const {
   std::set<std::string> known;
   for (const TreeTensor& entry : tree.tensors) known.insert(entry.key);
   for (const TreeValue& entry : tree.values) known.insert(entry.key);
-  std::string unexpected;
+  std::vector<std::string> unexpected;
   const auto check = [&](const std::string& key) {
-    if (known.contains(key)) return;
-    for (const Part& part : state_) {
-      const bool is_below = key.starts_with(part.name + ".");
-      if (is_below && !std::holds_alternative<RandomState>(part.object)) unexpected += key + "\n";
-    }
+    const auto is_above = [&key](const std::string& name) { return key.starts_with(name + "."); };
+    if (!known.contains(key) && std::any_of(names_.begin(), names_.end(), is_above)) unexpected.push_back(key);
   };
   for (const auto& [key, tensor] : reader_.index().tensors) check(key);
   for (const auto& [key, value] : reader_.index().values) check(key);
@@ -198,24 +236,19 @@ void Load::commit() {
   for (const Generator::State& generator : generators_) RankContext::current().generator().set_state(generator);
 }
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = text.find('\n', at);
-    lines.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  return lines;
+std::vector<std::string> sorted_keys(const std::string& json) {
+  auto keys = Json::parse(json).get<std::vector<std::string>>();
+  std::sort(keys.begin(), keys.end());
+  return keys;
 }
 
 // The keys that are unexpected on every rank.
-std::vector<std::string> common_lines(const std::vector<std::string>& of_ranks) {
-  std::vector<std::string> common = lines_of(of_ranks.front());
-  std::sort(common.begin(), common.end());
-  for (const std::string& text : of_ranks) {
-    std::vector<std::string> lines = lines_of(text), both;
-    std::sort(lines.begin(), lines.end());
-    std::set_intersection(common.begin(), common.end(), lines.begin(), lines.end(), std::back_inserter(both));
+std::vector<std::string> common_keys(const std::vector<std::string>& of_ranks) {
+  std::vector<std::string> common = sorted_keys(of_ranks.front());
+  for (const std::string& json : of_ranks) {
+    const std::vector<std::string> keys = sorted_keys(json);
+    std::vector<std::string> both;
+    std::set_intersection(common.begin(), common.end(), keys.begin(), keys.end(), std::back_inserter(both));
     common = std::move(both);
   }
   return common;
@@ -229,7 +262,7 @@ LoadReport load(const State& state, const std::string& folder, const LoadOptions
   const std::string shown = options.shown.empty() ? folder : options.shown;
   const std::string operation = str("load_checkpoint `", shown, "`");
   std::unique_ptr<Load> load;
-  const std::vector<std::string> unexpected = common_lines(agree(operation, [&] {
+  const std::vector<std::string> unexpected = common_keys(agree(operation, [&] {
     load = std::make_unique<Load>(state, folder, shown, options);
     return load->prepare();
   }));

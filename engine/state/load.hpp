@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -21,15 +22,19 @@ namespace lockstep::state {
 
 struct LoadOptions {
   // Loads the keys that both sides have. Otherwise a key of the state that the checkpoint lacks is an error, and so is
-  // a key of the checkpoint below a part of the state that no rank's state has.
+  // a key of the checkpoint below `names` that no rank's state has.
   bool partial = false;
   std::string shown = {};       // the name of the folder in messages; empty: the folder
   FileSystem* files = nullptr;  // null: the real file system
+  // Keys of the checkpoint below these names are part of the state. Empty: the names of its parts.
+  std::vector<std::string> names = {};
+  // Called with each plain value of the state, as JSON, before a value is written; it may refuse it by an Error.
+  std::function<void(const std::string& json)> check_value = {};
 };
 struct LoadReport {
   std::map<std::string, std::string> values;  // of the plain values of the state, as JSON
   std::vector<std::string> missing;           // keys of this rank's state that the checkpoint lacks
-  std::vector<std::string> unexpected;        // keys of the checkpoint below a part of the state; no rank wants them
+  std::vector<std::string> unexpected;        // keys of the checkpoint below `names`; no rank wants them
   std::uint64_t bytes_needed = 0;             // of this rank's tensors
   std::uint64_t bytes_read = 0;               // of the files of ranks: whole blocks or tiles, each once
 };

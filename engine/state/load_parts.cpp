@@ -15,11 +15,16 @@ using StateDict = optim::Optimizer::StateDict;
 
 constexpr auto kept = optim::Optimizer::Missing::kept;
 
-// Loading these dicts keeps tensors and step counts, and creates or removes the state of parameters.
+// The same names and keys with undefined tensors. Loading such dicts keeps values and step counts, and creates or
+// removes the state of parameters.
 StateDict without_tensors(const StateDict& dict) {
   StateDict names;
   names.groups = dict.groups;
-  for (const auto& [name, tensors] : dict.state) names.state.emplace_back(name, std::map<std::string, Tensor>());
+  for (const auto& [name, tensors] : dict.state) {
+    std::map<std::string, Tensor>& keys = names.state.emplace_back(name, std::map<std::string, Tensor>()).second;
+    for (const auto& [key, tensor] : tensors)
+      if (key != "step") keys[key] = Tensor();
+  }
   return names;
 }
 
@@ -31,27 +36,48 @@ OptimizerLoad::OptimizerLoad(const std::string& name, optim::Optimizer& optimize
     : name_(name), optimizer_(optimizer), before_(without_tensors(optimizer.state_dict())), after_(before_) {
   check_groups(index, partial);
   const auto originals = parallel::original_names_of(optimizer);
-  StateDict present = before_;
+  const std::map<std::string, Keys> held(before_.state.begin(), before_.state.end());
+  StateDict present;
+  present.groups = after_.groups;  // refused by the load below if they are out of range
   after_.state.clear();
-  for (const auto& [names, options] : before_.groups)
+  for (const auto& [names, options] : after_.groups)
     for (const std::string& parameter : names) {
-      const bool had_state = std::any_of(before_.state.begin(), before_.state.end(),
-                                         [&](const auto& entry) { return entry.first == parameter; });
+      const auto own = held.find(parameter);
+      const bool had_state = own != held.end();
+      if (had_state) present.state.emplace_back(parameter, own->second);
       const std::optional<std::int64_t> step = saved_step(originals.at(parameter), index);
       if (!step) {
-        if (partial && had_state) after_.state.emplace_back(parameter, std::map<std::string, Tensor>());
+        if (partial && had_state) after_.state.emplace_back(parameter, own->second);
         if (!partial && had_state)
           for (const std::string& original : originals.at(parameter))
             removed_.push_back(optimizer_key(name, original, ""));
         continue;
       }
-      if (!had_state) present.state.emplace_back(parameter, std::map<std::string, Tensor>());
-      std::map<std::string, Tensor> values;
-      if (!defect_armed(Defect::loaded_step_forgotten)) values["step"] = step_tensor(*step);
-      after_.state.emplace_back(parameter, std::move(values));
+      Keys keys = loaded_keys(originals.at(parameter), had_state ? own->second : Keys(), options, index, partial);
+      if (!had_state) present.state.emplace_back(parameter, Keys());
+      present.state.back().second.insert(keys.begin(), keys.end());
+      if (!defect_armed(Defect::loaded_step_forgotten)) keys["step"] = step_tensor(*step);
+      after_.state.emplace_back(parameter, std::move(keys));
     }
-  present.groups = after_.groups;  // refused here if they are out of range
   optimizer_.load_state_dict(present, kept);
+}
+
+// The keys that a parameter with state in the checkpoint has after the load, with undefined tensors. Those that it
+// loses are removed from the tree.
+OptimizerLoad::Keys OptimizerLoad::loaded_keys(const std::vector<std::string>& originals, const Keys& held,
+                                               const optim::Options& options, const Index& index, bool partial) {
+  Keys keys;
+  for (const optim::Optimizer::StateKey& known : optimizer_.state_keys(options)) {
+    const std::string& key = known.key;
+    const bool is_saved = std::any_of(originals.begin(), originals.end(), [&](const std::string& original) {
+      return index.tensors.contains(optimizer_key(name_, original, key));
+    });
+    if (is_saved || (partial && held.contains(key)))
+      keys[key] = Tensor();
+    else if (!known.is_needed && held.contains(key))
+      for (const std::string& original : originals) removed_.push_back(optimizer_key(name_, original, key));
+  }
+  return keys;
 }
 
 // The step count of the parameters that a parameter of the optimizer stands for; nullopt: they have no state.
@@ -63,6 +89,8 @@ std::optional<std::int64_t> OptimizerLoad::saved_step(const std::vector<std::str
     const auto found = index.values.find(key);
     std::optional<std::int64_t> own;
     if (found != index.values.end()) own = integer_from_text(found->second, key);
+    if (own && (*own < 0 || *own > std::int64_t{1} << 53))
+      throw Error(str("`", key, "` is ", *own, ", which is no step count"), "restore the checkpoint from a copy");
     if (&original == &originals.front()) step = own;
     if (own != step)
       throw Error(str("`", name_, "` has one state of `", originals.front(), "` and `", original,

@@ -1,5 +1,8 @@
 #include "engine/state/optimizer_values.hpp"
 
+#include <cstdint>
+#include <limits>
+
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.hpp"
@@ -18,6 +21,15 @@ auto reading(const std::string& json, const std::string& key, const char* wanted
   } catch (const Json::exception& error) {
     throw Error(str("`", key, "` is no ", wanted, ": ", error.what()), "load the checkpoint of the same state");
   }
+}
+
+// Json::get would convert fractions and numbers of more than 63 bits.
+std::int64_t whole_number(const Json& value, const std::string& key) {
+  constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<std::uint64_t>() > most))
+    throw Error(str("`", key, "` has ", value.dump(), " in the place of an integer"),
+                "load the checkpoint of the same state");
+  return value.get<std::int64_t>();
 }
 
 }  // namespace
@@ -55,17 +67,17 @@ std::string text_of_scaler(const std::optional<optim::GradScaler::State>& state)
 }
 
 std::optional<optim::GradScaler::State> scaler_from_text(const std::string& json, const std::string& key) {
-  return reading(json, key, "state of a scaler", [](const Json& state) -> std::optional<optim::GradScaler::State> {
+  return reading(json, key, "state of a scaler", [&key](const Json& state) -> std::optional<optim::GradScaler::State> {
     if (state.is_null()) return std::nullopt;
     return optim::GradScaler::State{state.at("scale").get<double>(), state.at("growth_factor").get<double>(),
                                     state.at("backoff_factor").get<double>(),
-                                    state.at("growth_interval").get<std::int64_t>(),
-                                    state.at("growth_tracker").get<std::int64_t>()};
+                                    whole_number(state.at("growth_interval"), key),
+                                    whole_number(state.at("growth_tracker"), key)};
   });
 }
 
 std::int64_t integer_from_text(const std::string& json, const std::string& key) {
-  return reading(json, key, "integer", [](const Json& value) { return value.get<std::int64_t>(); });
+  return reading(json, key, "integer", [&key](const Json& value) { return whole_number(value, key); });
 }
 
 std::string word_from_text(const std::string& json, const std::string& key) {

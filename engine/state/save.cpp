@@ -11,6 +11,7 @@
 #include "engine/mesh/sharded.hpp"
 #include "engine/state/agree.hpp"
 #include "engine/state/describe.hpp"
+#include "engine/state/format.hpp"
 #include "engine/state/host_bytes.hpp"
 #include "engine/state/pending_save.hpp"
 #include "engine/state/writer.hpp"
@@ -164,6 +165,9 @@ void make_plan(Work& work, const std::vector<Description>& descriptions, const T
     held.reserve(descriptions.size());
     for (const Description& description : descriptions) held.push_back(description.tensors);
     work.values = merge_values(descriptions);
+    for (const auto& [key, json] : work.values)
+      if (depth_of(json) > max_value_depth)
+        throw Error(str("`", key, "` nests deeper than ", max_value_depth), "save a value with fewer levels");
     work.plan = plan_writes(held);
   } catch (const Error& error) {  // the same one on every rank
     throw Error(str(work.operation, ": ", error.message()), error.remedy());

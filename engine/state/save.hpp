@@ -49,7 +49,8 @@ class SaveHandle {
 };
 
 // Throws Error on every rank, with the ranks that failed, for: an invalid state (tree_of, plan_writes), plain values
-// that differ between ranks, a folder that exists, and failures of the file system.
+// that differ between ranks or that no load reads (max_value_depth), a folder that exists or that contains another
+// folder, a name that is reserved for unfinished saves, and failures of the file system.
 SaveHandle save(const State& state, const std::string& folder, const SaveOptions& options = {});
 
 // Waits for the asynchronous save of the current rank, if there is one. All ranks call it together. Throws Error as

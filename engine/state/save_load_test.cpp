@@ -1,8 +1,11 @@
+#include <fstream>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "engine/mesh/sharded.hpp"
 #include "engine/optim/schedule.hpp"
+#include "engine/state/format.hpp"
 #include "engine/state/load.hpp"
 #include "engine/state/save.hpp"
 #include "engine/state/test_support.hpp"
@@ -268,6 +271,64 @@ TEST(SaveLoad, UnexpectedKeysOfAPartAreRefused) {
                           "the unexpected keys");
                 }),
             "");
+}
+
+// Changes a plain value of a checkpoint. The index states the right hash.
+void put_value(const std::string& path, const std::string& key, const std::string& json) {
+  const std::string text = path + "/" + index_name, hashes = path + "/" + hashes_name;
+  Index index = index_from_files({read_text(text), read_text(hashes)}, "a");
+  index.values[key] = json;
+  const IndexFiles files = index_files(index);
+  std::ofstream(text, std::ios::binary) << files.text;
+  std::ofstream(hashes, std::ios::binary) << files.hashes;
+}
+
+TEST(SaveLoad, PlainValuesThatNoSaveWritesAreRefusedBeforeAnyValueIsLoaded) {
+  struct Row {
+    std::string key, json, message;
+  };
+  const std::string step = "optimizer.state.weight.step", largest = "18446744073709551615";
+  std::string negative = random_state_text(Generator::State());
+  negative.replace(negative.find(":0"), 2, ":-1");
+  const std::vector<Row> rows = {
+      {step, "-1", "is -1, which is no step count"},
+      {step, "9223372036854775807", "which is no step count"},
+      {step, "1.5", "has 1.5 in the place of an integer"},
+      {step, largest, "in the place of an integer"},
+      {"value", largest, "refused by the caller"},
+      {"scaler.scaler",
+       R"({"scale":1.0,"growth_factor":2.0,"backoff_factor":0.5,"growth_interval":2.5,"growth_tracker":0})",
+       "has 2.5 in the place of an integer"},
+      {"random.rank-0", negative, "`cached_bits` is no integer from 0"},
+  };
+  for (const Row& row : rows) {
+    const TemporaryFolder folder;
+    EXPECT_EQ(run(1,
+                  [&](int) {
+                    Trained first("Adam", 0.1, 1), second("Adam", 0.7, 2);
+                    optim::GradScaler scaler;
+                    const auto state_of = [&scaler](const Trained& trained) {
+                      return State{{"model", trained.model},
+                                   {"optimizer", trained.optimizer.get()},
+                                   {"scaler", &scaler},
+                                   {"value", PlainValue{"0"}},
+                                   {"random", RandomState{}}};
+                    };
+                    first.step(1.0);
+                    save(state_of(first), folder / "a");
+                    put_value(folder / "a", row.key, row.json);
+                    LoadOptions options;
+                    options.check_value = [](const std::string& json) {
+                      if (json != "0") throw Error("refused by the caller");
+                    };
+                    const std::vector<std::byte> before = second.bits();
+                    require_error([&] { load(state_of(second), folder / "a", options); }, row.message);
+                    require(second.bits() == before, "the model has changed");
+                    require(second.optimizer->state_tensors().empty(), "the optimizer has state");
+                  }),
+              "")
+        << row.key << " " << row.json;
+  }
 }
 
 TEST(SaveLoad, RandomStatesAreThoseOfTheRank) {

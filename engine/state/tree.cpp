@@ -1,6 +1,8 @@
 #include "engine/state/tree.hpp"
 
+#include <cstdint>
 #include <cstring>
+#include <random>
 #include <set>
 #include <sstream>
 
@@ -127,10 +129,14 @@ Generator::State random_state_from_text(const std::string& json) {
   try {
     const Json read = Json::parse(json);
     Generator::State state;
-    std::istringstream engine(read.at("engine").get<std::string>());
+    const auto text = read.at("engine").get<std::string>();
+    std::istringstream engine(text), words(text);
     engine >> state.engine;
     if (engine.fail()) throw Error("the state of the engine is incomplete");
+    for (std::uint64_t word = 0; words >> word;)
+      if (word > std::mt19937::max()) throw Error("the state of the engine has a word of more than 32 bits");
     state.has_cached = read.at("has_cached").get<bool>();
+    if (!read.at("cached_bits").is_number_unsigned()) throw Error("`cached_bits` is no integer from 0");
     const auto bits = read.at("cached_bits").get<std::uint64_t>();
     std::memcpy(&state.cached, &bits, sizeof bits);
     return state;

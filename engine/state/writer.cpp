@@ -22,6 +22,8 @@ SavePaths::SavePaths(const std::string& path) {
   if (full.filename().empty()) full = full.parent_path();
   const std::string name = full.filename().string();
   if (name.empty()) throw Error(str("`", path, "` is no name of a folder"), "name a folder");
+  if (name.starts_with('.') && name.ends_with(".saving"))
+    throw Error(str("`", path, "`: a save that was not finished has such a name"), "choose another name");
   folder = full.string();
   parent = full.parent_path().string();
   temporary = (full.parent_path() / str(".", name, ".saving")).string();
@@ -43,6 +45,11 @@ void prepare_folder(FileSystem& files, const SavePaths& paths, bool overwrite) {
       throw Error(str("`", paths.folder, "` already exists and is no checkpoint"), "choose another name");
     if (!overwrite)
       throw Error(str("checkpoint `", paths.folder, "` already exists"), "choose another name, or set `overwrite`");
+    // remove_folder_of_files() could not remove it.
+    for (const std::string& name : names_in(paths.folder))
+      if (fs::is_directory(fs::symlink_status(str(paths.folder, "/", name))))
+        throw Error(str("`", paths.folder, "` holds the folder `", name, "`, which is no part of a checkpoint"),
+                    "move it first");
   }
   remove_folder_of_files(files, paths.temporary);
   make_folders_above(files, paths.parent);

@@ -17,15 +17,17 @@ namespace lockstep::state {
 
 // The paths of a save.
 struct SavePaths {
-  explicit SavePaths(const std::string& folder);  // throws Error for a path without a name
-  std::string folder;                             // of the checkpoint
+  // Throws Error for a path without a name, and for a name that the temporary folder of a save has.
+  explicit SavePaths(const std::string& folder);
+  std::string folder;  // of the checkpoint
   std::string parent;
   std::string temporary;  // beside it: ".NAME.saving"
   std::string file(const std::string& name) const { return temporary + "/" + name; }
 };
 
 // Removes what an unfinished save has left, and makes the empty temporary folder, with the folders above it. Throws
-// Error if the checkpoint exists and must not be overwritten, and if the folder exists without being a checkpoint.
+// Error if the checkpoint exists and must not be overwritten, and if the folder exists without being a checkpoint or
+// contains another folder.
 void prepare_folder(FileSystem& files, const SavePaths& paths, bool overwrite);
 // Removes the temporary folder of a save that failed, as far as possible.
 void discard_folder(FileSystem& files, const SavePaths& paths) noexcept;

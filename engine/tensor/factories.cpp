@@ -119,11 +119,18 @@ Tensor empty_pinned(const Dims& sizes, DType dtype, device::Device user) {
 
 Tensor empty_like(const Tensor& like) { return empty(like.sizes(), like.dtype(), like.device()); }
 
-Tensor full(const Dims& sizes, double value, DType dtype, device::Device device) {
-  raw::require_representable("full", value, dtype);
+Tensor full(const Dims& sizes, Number value, DType dtype, device::Device device) {
+  const bool rounds = dtype == DType::int64 && !value.is_exact();  // the kernel takes a double
+  if (!rounds) raw::require_representable("full", value.value(), dtype);
   Tensor out = empty(sizes, dtype, device);
-  raw::run_kernel(
-      "full", [value](kernels::Execution on, const kernels::View& to) { kernels::fill(on, to, value); }, out);
+  if (rounds)
+    raw::run_kernel("full", kernels::copy, out,
+                    expand(from_values(std::vector<std::int64_t>{value.integer()}, Dims(), dtype, device), sizes));
+  else
+    raw::run_kernel(
+        "full",
+        [number = value.value()](kernels::Execution on, const kernels::View& to) { kernels::fill(on, to, number); },
+        out);
   return out;
 }
 

@@ -64,6 +64,12 @@ TEST_P(Factories, KeepTheBitsOfLargeIntegers) {
   std::int64_t back[2];
   std::memcpy(back, bytes.data(), 16);
   EXPECT_THAT(back, ElementsAre(large, -large));
+  EXPECT_THAT(to_integers(tensor), ElementsAre(large, -large));
+  EXPECT_THAT(to_integers(full({2}, large, DType::int64, device())), Each(large));
+  const std::int64_t largest = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(integer_item(full({}, largest, DType::int64, device())), largest);
+  EXPECT_THROW(full({}, largest, DType::int32, device()), Error);
+  EXPECT_EQ(item(full({}, largest, DType::float64, device())), 0x1p63);
 }
 
 TEST_P(Factories, MakeEmptyTensors) {

@@ -66,25 +66,46 @@ std::vector<std::byte> to_bytes(const Tensor& tensor) {
   return out;
 }
 
-std::vector<double> to_doubles(const Tensor& tensor) {
+namespace {
+
+template <class To>
+std::vector<To> to_numbers(const Tensor& tensor) {
   const std::vector<std::byte> bytes = to_bytes(tensor);
-  std::vector<double> out(static_cast<std::size_t>(tensor.num_elements()));
+  std::vector<To> out(static_cast<std::size_t>(tensor.num_elements()));
   dispatch_all(tensor.dtype(), [&]<class T>() {
     for (std::size_t i = 0; i < out.size(); ++i) {
       T value;
       std::memcpy(&value, bytes.data() + element_offset(i, sizeof(T)), sizeof(T));
-      out[i] = static_cast<double>(static_cast<ComputeType<T>>(value));
+      out[i] = static_cast<To>(static_cast<ComputeType<T>>(value));
     }
   });
   return out;
 }
 
-double item(const Tensor& tensor) {
+void require_one_element(const Tensor& tensor) {
   if (tensor.num_elements() != 1) {
     throw Error(str("item: ", describe(tensor), " holds ", tensor.num_elements(), " elements, not 1"),
                 "select one, or reduce it first");
   }
+}
+
+}  // namespace
+
+std::vector<double> to_doubles(const Tensor& tensor) { return to_numbers<double>(tensor); }
+
+std::vector<std::int64_t> to_integers(const Tensor& tensor) {
+  LOCKSTEP_CHECK(!is_floating(tensor.dtype()), "the integers of ", describe(tensor));
+  return to_numbers<std::int64_t>(tensor);
+}
+
+double item(const Tensor& tensor) {
+  require_one_element(tensor);
   return to_doubles(tensor)[0];
+}
+
+std::int64_t integer_item(const Tensor& tensor) {
+  require_one_element(tensor);
+  return to_integers(tensor)[0];
 }
 
 std::string describe(const Tensor& tensor) {

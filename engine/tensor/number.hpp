@@ -20,8 +20,11 @@ class Number {
   bool is_integer() const { return is_integer_; }
   std::int64_t integer() const { return integer_; }  // of an integer
   double value() const { return value_; }            // rounded for an integer beyond 2^53
+  // False for an integer beyond 2^53, which value() may round.
+  bool is_exact() const { return !is_integer_ || (integer_ >= -exact_integers && integer_ <= exact_integers); }
 
  private:
+  static constexpr std::int64_t exact_integers = std::int64_t{1} << 53;
   bool is_integer_ = false;
   std::int64_t integer_ = 0;
   double value_ = 0.0;

@@ -117,8 +117,9 @@ void mul_(const Tensor& to, double value);
 void div_(const Tensor& to, double value);
 void relu_(const Tensor& to);  // numbers
 void zero_(const Tensor& to);  // also into an expanded `to`
-// Also into an expanded `to`. Throws Error for a number that the type cannot hold.
-void fill_(const Tensor& to, double value);
+// Also into an expanded `to`. An int64 `to` gets an integer exactly. Throws Error for a number that the type cannot
+// hold.
+void fill_(const Tensor& to, Number value);
 // Broadcasts, casts from any type to any type, and copies between devices.
 void copy_(const Tensor& to, const Tensor& from);
 

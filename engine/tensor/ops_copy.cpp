@@ -1,4 +1,7 @@
 // Copies, casts, copies between devices, fills.
+#include <cstdint>
+#include <vector>
+
 #include "engine/core/error.hpp"
 #include "engine/device/stream.hpp"
 #include "engine/kernels/elementwise.hpp"
@@ -66,12 +69,20 @@ Tensor to_device(const Tensor& a, device::Device device) {
 
 void zero_(const Tensor& to) { fill_(to, 0.0); }
 
-void fill_(const Tensor& to, double value) {
+void fill_(const Tensor& to, Number value) {
   require_defined("fill_", to);
-  require_representable("fill_", value, to.dtype());
-  run_kernel(
-      "fill_",
-      [value](kernels::Execution execution, const kernels::View& out) { kernels::fill(execution, out, value); }, to);
+  if (to.dtype() == DType::int64 && !value.is_exact()) {  // the kernel takes a double
+    const std::vector<std::int64_t> number = {value.integer()};
+    run_kernel("fill_", kernels::copy, to, expand(from_values(number, Dims(), DType::int64, to.device()), to.sizes()));
+  } else {
+    require_representable("fill_", value.value(), to.dtype());
+    run_kernel(
+        "fill_",
+        [number = value.value()](kernels::Execution execution, const kernels::View& out) {
+          kernels::fill(execution, out, number);
+        },
+        to);
+  }
   to.bump_version();
 }
 

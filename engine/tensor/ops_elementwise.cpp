@@ -71,10 +71,7 @@ Tensor with_number(const char* name, NumberKernel kernel, const Tensor& a, doubl
 }
 // Kernels take the number as a double. An integer that a double cannot represent becomes a tensor, so that int64
 // results are exact. An int64 operand of for_number() stands beside an integer.
-bool needs_tensor(const Tensor& a, Number number) {
-  constexpr std::int64_t exact = std::int64_t{1} << 53;
-  return a.dtype() == DType::int64 && (number.integer() > exact || number.integer() < -exact);
-}
+bool needs_tensor(const Tensor& a, Number number) { return a.dtype() == DType::int64 && !number.is_exact(); }
 Tensor as_tensor(Number number, const Tensor& like) {
   return from_values(std::vector<std::int64_t>{number.integer()}, {}, DType::int64, like.device());
 }

@@ -21,6 +21,7 @@
 #include "engine/core/types.hpp"
 #include "engine/device/capabilities.hpp"
 #include "engine/device/stream.hpp"
+#include "engine/tensor/number.hpp"
 #include "engine/tensor/storage.hpp"
 
 namespace lockstep {
@@ -111,7 +112,7 @@ Tensor empty(const Dims& sizes, DType dtype, device::Device device);
 Tensor empty_pinned(const Dims& sizes, DType dtype, device::Device user);
 Tensor empty_like(const Tensor& like);  // contiguous, without a layout
 Tensor zeros_like(const Tensor& like);  // contiguous, with the layout of `like`
-Tensor full(const Dims& sizes, double value, DType dtype, device::Device device);
+Tensor full(const Dims& sizes, Number value, DType dtype, device::Device device);  // int64 holds integers exactly
 Tensor zeros(const Dims& sizes, DType dtype, device::Device device);
 Tensor ones(const Dims& sizes, DType dtype, device::Device device);
 // start, start + step, ... up to and without `end`. Throws Error for a step that does not lead from start to end.
@@ -161,6 +162,9 @@ Tensor sharded_like(const Tensor& local, const Tensor& tensor);
 // Waits for the current stream. The elements are in row-major order. Throws Error for a meta tensor.
 double item(const Tensor& tensor);  // throws Error unless the tensor has one element
 std::vector<double> to_doubles(const Tensor& tensor);
+// The same without rounding, for an integer or bool tensor.
+std::int64_t integer_item(const Tensor& tensor);
+std::vector<std::int64_t> to_integers(const Tensor& tensor);
 std::vector<std::byte> to_bytes(const Tensor& tensor);
 
 std::string describe(const Tensor& tensor);  // "float32 (2, 3) on sim:0"

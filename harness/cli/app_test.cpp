@@ -1,6 +1,7 @@
 // The command line as a whole: options, their values and conflicts, exit codes and messages.
 #include "harness/cli/app.hpp"
 
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -155,6 +156,21 @@ TEST_F(App, RunsWhatFailedBefore) {
   const Ended again = run({"run", "--failed", results});
   EXPECT_EQ(again.code, 1);
   EXPECT_THAT(again.out, AllOf(HasSubstr("FAIL        b ["), Not(HasSubstr("PASS"))));
+}
+
+TEST_F(App, RefusesOutputsThatOverwriteEachOtherOrAScenario) {
+  const std::string both = home_ / "both";
+  Ended ended = run({"run", "a", "--results", both, "--junit", home_ / "reports/../both"});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.err, HasSubstr("the results and the JUnit file are both " + both));
+  EXPECT_FALSE(std::filesystem::exists(both));
+  const std::string file = home_ / "scenarios/a.yaml", text = content_of(file);
+  for (const char* option : {"--results", "--junit"}) {
+    ended = run({"run", "a", option, file});
+    EXPECT_EQ(ended.code, 2);
+    EXPECT_THAT(ended.err, HasSubstr(file + " is a scenario of this run"));
+    EXPECT_EQ(content_of(file), text);
+  }
 }
 
 TEST_F(App, SaysThatTheFolderOfScenariosIsMissing) {

@@ -74,7 +74,7 @@ void keep_failed(std::vector<scenario::Case>& cases, const std::vector<verdict::
   for (const verdict::CaseResult& row : failed) {
     const bool is_there = found.contains({row.scenario, row.case_id});
     const std::string name = str(row.scenario, " [", row.case_id, "]");
-    if (!is_there && (!asks_for_fewer || cases.empty()))
+    if (!is_there && (!asks_for_fewer || (cases.empty() && !expand.shard)))
       throw Error(str(name, " failed in ", settings.failed, " and is no case of this run"),
                   row.repro.empty() ? "give the options of that run" : "give the options of that run: " + row.repro);
     if (is_there && expand.set.empty() && row.repro.find(" --set ") != std::string::npos)

@@ -1,5 +1,6 @@
 #include "harness/cli/case_selection.hpp"
 
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -46,7 +47,8 @@ class CaseSelection : public testing::Test {
     return "nothing was refused";
   }
   // A results file with these rows: scenario, case, status.
-  std::string results(const std::vector<std::tuple<std::string, std::string, Status>>& rows) const {
+  std::string results(const std::vector<std::tuple<std::string, std::string, Status>>& rows,
+                      const std::string& repro = {}) const {
     std::string path = home_ / "results.jsonl";
     report::ResultsWriter writer(path);
     writer.write(verdict::RunInfo{});
@@ -56,6 +58,7 @@ class CaseSelection : public testing::Test {
       row.case_id = case_id;
       row.file = str("scenarios/", scenario, ".yaml");
       row.status = status;
+      row.repro = repro;
       writer.write(row);
     }
     return path;
@@ -90,6 +93,34 @@ TEST_F(CaseSelection, TakesWhatFailedInAResultsFile) {
   EXPECT_THAT(select({.failed = file}), ElementsAre("a " + a2_));
   EXPECT_THAT(select({.what = {"a", "folder/b"}, .failed = file}), ElementsAre("a " + a2_));
   EXPECT_THAT(select({.failed = file, .repeat = 2}), ElementsAre("a " + a2_, "a " + a2_));
+}
+
+TEST_F(CaseSelection, RefusesAFailedCaseThatIsNoCaseOfTheRun) {
+  const std::string on_sim = "world_size=2,launch=thread,device=sim";
+  const std::string file =
+      results({{"a", a2_, Status::FAIL}, {"a", on_sim, Status::FAIL}}, "lockstep run a --device sim");
+  EXPECT_THAT(refusal({.failed = file}),
+              AllOf(HasSubstr(str("a [", on_sim, "] failed in ", file, " and is no case of this run")),
+                    HasSubstr("give the options of that run: lockstep run a --device sim")));
+  RunSettings settings{.failed = file};
+  settings.expand.device = "sim";
+  EXPECT_THAT(select(settings), ElementsAre("a " + on_sim));
+  settings.expand.launch = scenario::Launch::process;
+  EXPECT_THAT(refusal(settings), HasSubstr("is no case of this run")) << "none of them is left";
+}
+
+TEST_F(CaseSelection, RefusesAFailedCaseOfOtherParameters) {
+  const std::string file = results({{"a", a2_, Status::FAIL}}, "lockstep run a --set 'x=2'");
+  EXPECT_THAT(refusal({.failed = file}), AllOf(HasSubstr(str("a [", a2_, "] failed with other parameters in ", file)),
+                                               HasSubstr("give --set as in that run: lockstep run a --set 'x=2'")));
+}
+
+TEST_F(CaseSelection, RefusesTwoFilesOfOneName) {
+  std::filesystem::create_directories(home_ / "folder");
+  for (const char* path : {"own.yaml", "folder/own.yaml"})
+    std::ofstream(home_ / path) << "scenario: own\nsummary: A test.\n" << passes;
+  EXPECT_THAT(refusal({.what = {home_ / "own.yaml", home_ / "folder"}}),
+              AllOf(HasSubstr("the scenario `own` is in "), HasSubstr("give one of them another name")));
 }
 
 TEST_F(CaseSelection, RefusesAResultsFileInWhichNothingFailed) {

@@ -67,6 +67,16 @@ TEST_F(Mutate, LeavesOutTheLinesOfOneStep) {
   EXPECT_THAT(second, HasSubstr("tensor: x"));
 }
 
+TEST_F(Mutate, LeavesOutCommentsWithinAStep) {
+  const std::vector<Case> cases =
+      add("ranks: {world_size: [2], launch: [thread]}\nsteps:\n  - let: {x: \"full([2], rank + 1)\"}\n"
+          "  - all_reduce:\n# Over all ranks.\n      tensor: x\n      op: sum\n  - expect_equal: [x, 3]\n");
+  const std::vector<FeatureStep> steps = feature_steps(*cases.front().scenario);
+  ASSERT_EQ(steps.size(), 1u);
+  EXPECT_THAT(without_step(content_of(home_.scenarios() + "/sums.yaml"), steps[0]),
+              HasSubstr("  - let: {left_out: 0}\n\n\n\n  - expect_equal: [x, 3]\n"));
+}
+
 // Without the verb the steps of the block run as they are, with the shards.
 TEST_F(Mutate, KeepsTheStepsOfFullParameters) {
   const std::vector<Case> cases =
@@ -116,6 +126,21 @@ TEST_F(Mutate, ReportsTheStepThatNothingChecks) {
   EXPECT_THAT(ended.out, HasSubstr("sums.yaml:10 all_reduce\n"));
   EXPECT_THAT(ended.out, HasSubstr("2 steps left out: 1 noticed, 0 excused, 1 unnoticed, 0 wrongly excused"));
   EXPECT_THAT(content_of(options.results_file), HasSubstr("\"line\":6,\"verb\":\"all_reduce\",\"sight\":\"noticed\""));
+}
+
+TEST_F(Mutate, FindsTheRoutinesBesideAScenario) {
+  std::filesystem::create_directories(home_ / "own/lib");
+  std::ofstream(home_ / "own/lib/own_sum.yaml") << "routine: own_sum\nsummary: A test.\nparameters: {value: tensor}\n"
+                                                   "steps:\n  - all_reduce: {tensor: value, op: sum}\n";
+  std::ofstream(home_ / "own/own.yaml") << "scenario: own\nsummary: A test.\n"
+                                           "ranks: {world_size: [2], launch: [thread]}\nsteps:\n"
+                                           "  - let: {x: \"full([2], rank + 1)\", y: \"full([2], rank + 1)\"}\n"
+                                           "  - use: own_sum\n    with: {value: x}\n"
+                                           "  - all_reduce: {tensor: y, op: sum}\n  - expect_equal: [x, 3]\n";
+  const Ended ended = run(scenario::expand(library_.load(home_ / "own/own.yaml"), {}));
+  EXPECT_EQ(ended.code, 1) << ended.out << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("own.yaml:8 all_reduce\n"));
+  EXPECT_THAT(ended.out, HasSubstr("2 steps left out: 1 noticed, 0 excused, 1 unnoticed"));
 }
 
 TEST_F(Mutate, AcceptsAReasonAndRefusesAWrongOne) {

@@ -73,12 +73,14 @@ void start_stage(launch::Pool& pool, int ticket, Running& running, const RunCase
   const std::size_t stage = running.next_stage++;
   if (options.hosts != nullptr) command_stage(*options.hosts, {ticket, stage, running.folder->path()});
   start_stage(pool, ticket, running.spec, stage, options, plans,
-              running.schedules ? running.schedules->current() : std::shared_ptr<launch::RunSchedule>(), series);
+              running.schedules ? running.schedules->current() : std::shared_ptr<launch::RunSchedule>(), series,
+              running.row.seconds);
 }
 
 bool all_well(const std::vector<verdict::RankOutcome>& ranks) {
   return std::all_of(ranks.begin(), ranks.end(), [](const verdict::RankOutcome& outcome) {
-    return outcome.status == verdict::RankStatus::finished || outcome.end_expected;
+    return outcome.status == verdict::RankStatus::finished ||
+           (outcome.end_expected && outcome.status != verdict::RankStatus::hung);
   });
 }
 

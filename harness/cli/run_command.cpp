@@ -212,6 +212,7 @@ int run_here(const RunSettings& settings, launch::Hosts* hosts) {
   const Defect defect = settings.defect.empty() ? Defect::none : defect_from_name(settings.defect);
   scenario::Library library(scenarios_folder());
   const std::vector<scenario::Case> cases = cases_on(library, settings, hosts);
+  check_output_files(settings, cases);
   make_files_folder(settings.files);
   RunCasesOptions options = options_of(settings, hosts);
   if (options.hosts != nullptr) {

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <iostream>
+#include <system_error>
 #include <utility>
 
 #include <unistd.h>
@@ -27,11 +28,27 @@ std::string results_path_of(const RunSettings& settings) {
 }
 
 bool is_same_file(const std::string& one, const std::string& other) {
+  namespace fs = std::filesystem;
   std::error_code ignored;
-  return std::filesystem::weakly_canonical(one, ignored) == std::filesystem::weakly_canonical(other, ignored);
+  return fs::weakly_canonical(fs::absolute(one, ignored), ignored) ==
+         fs::weakly_canonical(fs::absolute(other, ignored), ignored);
 }
 
 }  // namespace
+
+void check_output_files(const RunSettings& settings, const std::vector<scenario::Case>& cases) {
+  const std::string results = results_path_of(settings);
+  if (!results.empty() && !settings.junit.empty() && is_same_file(settings.junit, results))
+    throw Error(str("the results and the JUnit file are both ", printable_line(results)), "name two files");
+  for (const std::string& file : {results, settings.junit}) {
+    std::error_code ignored;
+    if (file.empty() || !std::filesystem::exists(file, ignored)) continue;
+    for (const scenario::Case& one : cases)
+      if (std::filesystem::equivalent(one.scenario->path, file, ignored))
+        throw Error(str(printable_line(file), " is a scenario of this run; an output would overwrite it"),
+                    "name another file for the output");
+  }
+}
 
 int exit_code_of(const RunCasesOutcome& outcome, bool out_of_time) {
   if (out_of_time) return 124;
@@ -58,8 +75,6 @@ RunOutputs::RunOutputs(const RunSettings& settings, verdict::RunInfo info)
       console_(std::cout, console_of(settings, info_)) {
   if (!settings.junit.empty()) report::check_target(settings.junit);
   if (results_path_.empty()) return;
-  if (!settings.junit.empty() && is_same_file(settings.junit, results_path_))
-    throw Error(str("the results and the JUnit file are both ", printable_line(results_path_)), "name two files");
   writer_.emplace(results_path_);
   writer_->write(info_);
   report::clear_dumps(dump_folder());

@@ -10,17 +10,23 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "harness/cli/run_cases.hpp"
 #include "harness/cli/run_settings.hpp"
 #include "harness/report/console.hpp"
 #include "harness/report/results_file.hpp"
+#include "harness/scenario/expand.hpp"
 
 namespace lockstep::cli {
 
 // The exit code of a run: 124 after the time-out of the whole run, 130 after a signal, 3 when the machine lacked
 // something, otherwise the code of the results (verdict::exit_code_of).
 int exit_code_of(const RunCasesOutcome& outcome, bool out_of_time);
+
+// Throws Error when the results file and the JUnit file of a run are one file, or when one of them is the file of a
+// case.
+void check_output_files(const RunSettings& settings, const std::vector<scenario::Case>& cases);
 
 class RunOutputs {
  public:

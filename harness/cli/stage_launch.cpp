@@ -1,5 +1,6 @@
 #include "harness/cli/stage_launch.hpp"
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <sstream>
@@ -66,12 +67,13 @@ std::string to_text(const StageCommand& command) {
 
 void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std::size_t stage,
                  const RunCasesOptions& options, run::PlanBoards& plans,
-                 const std::shared_ptr<launch::RunSchedule>& schedule, const launch::SeriesFunction& series) {
+                 const std::shared_ptr<launch::RunSchedule>& schedule, const launch::SeriesFunction& series,
+                 double seconds_before) {
   const scenario::Case& test_case = *spec.test_case;
   launch::LaunchOptions how;
   how.world_size = stage < test_case.stages.size() ? test_case.stages[stage].world_size : test_case.world_size;
   how.launch = test_case.launch == scenario::Launch::process ? launch::Launch::process : launch::Launch::thread;
-  how.timeout_seconds = test_case.timeout;
+  how.timeout_seconds = std::max(test_case.timeout - seconds_before, 0.001);
   how.collective_deadline_seconds = deadline_of(test_case, options);
   how.memory_bytes = spec.limits.memory_bytes;
   how.num_ranks_at_once = ranks_at_once(test_case, options.jobs);

@@ -16,12 +16,13 @@ namespace lockstep::cli {
 
 // `ticket` is the index of the case in the run. `plans`: of the ranks that this launcher forks, for the whole run.
 // `series`: where it is given, ranks that are threads run in a process that runs several cases
-// (Pool::start_in_series).
+// (Pool::start_in_series). `seconds_before`: what the case has used of its time limit.
 run::CaseSpec spec_of(const scenario::Library& library, const scenario::Case& test_case, int ticket,
                       const std::string& case_folder, const RunCasesOptions& options);
 void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std::size_t stage,
                  const RunCasesOptions& options, run::PlanBoards& plans,
-                 const std::shared_ptr<launch::RunSchedule>& schedule = {}, const launch::SeriesFunction& series = {});
+                 const std::shared_ptr<launch::RunSchedule>& schedule = {}, const launch::SeriesFunction& series = {},
+                 double seconds_before = 0.0);
 // The stages of these cases, for processes that run several. All arguments outlive it.
 launch::SeriesFunction series_of(const scenario::Library& library, const std::vector<scenario::Case>& cases,
                                  const RunCasesOptions& options);

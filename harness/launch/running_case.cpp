@@ -60,8 +60,7 @@ void take_frames(RunningCase& test_case, Child& child) {
       test_case.outcomes[rank].detail = str("its outcome arrived damaged: ", error.message());
     }
     // The rank did not end in time, even if it could still report after the abort.
-    if (test_case.is_out_of_time() && !test_case.outcomes[rank].end_expected)
-      test_case.outcomes[rank].status = verdict::RankStatus::hung;
+    if (test_case.is_out_of_time()) test_case.outcomes[rank].status = verdict::RankStatus::hung;
   }
   child.received.erase(0, at);
 }

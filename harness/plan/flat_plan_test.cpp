@@ -204,6 +204,32 @@ TEST(FlatPlan, AFrozenUnitIsGatheredAndNotReduced) {
   EXPECT_EQ(sequence_of(units.planner, "backward"), (Sequence{"gather b", "gather a", "scatter b", "scatter root"}));
 }
 
+TEST(FlatPlan, GradientsThatAreKeptBackWaitForAFrozenUnitOrAreDropped) {
+  for (const bool drops : {false, true}) {
+    Units units(2, choices_of(Strategy::full_shard));
+    ShardPlan& shards = units.planner.shards();
+    units.synchronize(false);
+    units.forward();
+    units.backward();
+    units.synchronize(true);
+    for (const TensorId id : {units.weight(1), units.bias(1)}) {
+      EXPECT_TRUE(shards.keeps_back(id));
+      shards.note_frozen(id, true);
+    }
+    units.forward();
+    units.backward();  // also reports gradients of b, as one whose forward was before the freeze
+    EXPECT_EQ(count(units.planner, "reduce_scatter"), 2);
+    for (const TensorId id : {units.weight(1), units.bias(1)}) {
+      shards.note_frozen(id, false);
+      EXPECT_TRUE(shards.keeps_back(id));
+      if (drops) shards.forget_kept_back(id);
+    }
+    units.planner.backward_reaches(units.root);
+    units.planner.end_backward();
+    EXPECT_EQ(count(units.planner, "reduce_scatter"), drops ? 2 : 3);
+  }
+}
+
 // ---- prefetch ----
 // The sequence up to the moment when backward leaves c, and the rest.
 std::pair<Sequence, Sequence> backward_of_three(BackwardPrefetch when) {

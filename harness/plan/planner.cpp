@@ -85,7 +85,7 @@ void Planner::leave_out_tensor_parallel(const std::string& reason) {
 bool Planner::enter(ModuleId module, Call call) {
   const auto replicated = replicated_.find(module);
   if (replicated != replicated_.end() && !call.recomputing) replicated->second.enter(call.recording);
-  return shards_.has(module) && shards_.enter(module, call.recomputing) && call.recording;
+  return shards_.has(module) && shards_.enter(module, call.recomputing, call.outermost) && call.recording;
 }
 
 bool Planner::leave(ModuleId module, Call call) {

@@ -13,6 +13,7 @@
 // The caller reports events in the order of the run.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
@@ -100,8 +101,9 @@ class Planner {
 
   // ---- events; those of modules and parameters without an applied API have no effect ----
   struct Call {
-    bool recording = true;     // on the tape; leave: an output requires a gradient
-    bool recomputing = false;  // by an activation checkpoint, during backward
+    bool recording = true;        // on the tape; leave: an output requires a gradient
+    bool recomputing = false;     // by an activation checkpoint, during backward
+    std::uint64_t outermost = 0;  // enter: the number of the outermost call that runs
   };
   // Return whether the dry run must report backward at the inputs of this call (enter) or at its outputs (leave).
   bool enter(ModuleId module, Call call);

@@ -132,6 +132,32 @@ TEST(ReplicateOrder, ReducesNothingWhileAllIsFrozen) {
   EXPECT_EQ(replicas.sums().size(), 2u);
 }
 
+TEST(ReplicateOrder, KeptBackGradientsHaveAPlaceInTheOrder) {
+  Replicas replicas;
+  const ModuleId a = replicas.model.linear(4, 4), b = replicas.model.linear(4, 4);
+  const ModuleId root = replicas.replicate("model", {a, b}, 80, false);  // a linear is 64 + 16 bytes
+  FlagChange flags;
+  flags.requires_gradient_sync = false;
+  replicas.planner.set_flags(root, flags);
+  replicas.model.forward(root, {a, b});
+  replicas.model.backward(root, {a, b});
+  flags.requires_gradient_sync = true;
+  replicas.planner.set_flags(root, flags);
+  replicas.model.forward(root, {a, b});
+  replicas.planner.at({"backward", 2, 0});
+  std::set<TensorId> reached;
+  for (const NamedTensor& parameter : replicas.model.facts().module(a).parameters) reached.insert(parameter.id);
+  replicas.planner.begin_backward(reached);
+  replicas.planner.backward_reaches(root);
+  replicas.model.report_gradients(a);
+  replicas.planner.end_backward();
+  EXPECT_EQ(replicas.sums(), (std::vector<std::int64_t>{160}));
+  replicas.model.forward(root, {a, b});
+  replicas.model.forward(root, {a, b}, false);
+  replicas.model.backward(root, {a, b});
+  EXPECT_EQ(replicas.sums(), (std::vector<std::int64_t>{160, 80, 80}));
+}
+
 // ---- replicated modules and sharded groups ----
 TEST(ReplicateOrder, TheEndOfABackwardKeepsTheOrderInWhichItReachedModules) {
   for (const bool sharded_first : {true, false}) {

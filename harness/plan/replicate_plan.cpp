@@ -1,6 +1,5 @@
 #include "harness/plan/replicate_plan.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "engine/core/checked.hpp"
@@ -88,20 +87,11 @@ void ReplicatePlan::reset_buckets() {
 // Resets the buckets after parameters were frozen, unfrozen, replaced in their slots, cast or moved. Rebuilds them once
 // after the first backward that gave the gradient order.
 void ReplicatePlan::update_buckets(bool recording) {
-  std::vector<Member> now = find_trained();
-  const bool other_slots = !std::equal(now.begin(), now.end(), members_.begin(), members_.end(),
-                                       [](const Member& a, const Member& b) { return a.slot == b.slot; });
-  if (other_slots) {
-    std::set<Slot> unreduced;
-    for (const Member& member : now)
-      if (unreduced_.contains(member.slot)) unreduced.insert(member.slot);
-    unreduced_ = std::move(unreduced);
-  }
-  if (other_slots || (recording && now != members_)) {
+  if (!recording) return;
+  if (std::vector<Member> now = find_trained(); now != members_) {
     members_ = std::move(now);
     reset_buckets();
   }
-  if (!recording) return;
   forward_sync_ = sync_;
   if (order_known_ || members_.empty() || gradient_order_.size() != members_.size()) return;
   buckets_ = rebuilt_buckets(bucket_members(), gradient_order_, choices_.bucket_cap_bytes);
@@ -130,21 +120,25 @@ void ReplicatePlan::backward_reaches() {
   settled_.clear();
   next_bucket_ = 0;
   for (std::size_t i = 0; i < members_.size(); ++i)
-    if (!awaited_.contains(members_[i].id) &&
-        (choices_.find_unused_parameters || unreduced_.contains(members_[i].slot)))
-      settled_.insert(i);
+    if (!awaited_.contains(members_[i].id) && (choices_.find_unused_parameters || unreduced_.contains(members_[i].id)))
+      settle_without_gradient(i);
   reduce_ready();
+}
+
+// A gradient of an earlier backward has a place in the order, too.
+void ReplicatePlan::settle_without_gradient(std::size_t member) {
+  if (!settled_.insert(member).second || order_known_) return;
+  if (unreduced_.contains(members_[member].id)) gradient_order_.push_back(static_cast<int>(member));
 }
 
 void ReplicatePlan::gradient(TensorId parameter) {
   backward_reaches();
   const std::size_t at = index_of_.at(parameter);
   if (!reduces_) {
-    unreduced_.insert(members_[at].slot);
+    unreduced_.insert(parameter);
     return;
   }
-  if (!order_known_) gradient_order_.push_back(static_cast<int>(at));
-  settled_.insert(at);
+  if (settled_.insert(at).second && !order_known_) gradient_order_.push_back(static_cast<int>(at));
   reduce_ready();
 }
 
@@ -171,12 +165,12 @@ void ReplicatePlan::reduce_ready() {
 
 void ReplicatePlan::end_backward() {
   if (!std::exchange(reached_, false) || !reduces_) return;
-  for (std::size_t i = 0; i < members_.size(); ++i) settled_.insert(i);
+  for (std::size_t i = 0; i < members_.size(); ++i) settle_without_gradient(i);
   reduce_ready();
   if (choices_.find_unused_parameters)
     issue_on_all_axes("data_parallel", "all_reduce",
                       checked_multiply(static_cast<std::int64_t>(members_.size()), flag_bytes, "plan"), false);
-  unreduced_.clear();
+  for (const Member& member : members_) unreduced_.erase(member.id);
 }
 
 }  // namespace lockstep::plan

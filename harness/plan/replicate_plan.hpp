@@ -4,8 +4,8 @@
 // gradient synchronization that reaches the module averages its gradients in buckets. The first such backward has one
 // bucket per dtype; the next forward rebuilds the buckets in gradient order and broadcasts them (two small
 // collectives). With find_unused_parameters, the buckets are filled in registration order and never rebuilt, and each
-// backward adds an all-reduce of the map of used parameters. A forward that finds other frozen parameters than the
-// forward before starts with the first buckets again, without a new comparison of parameters.
+// backward adds an all-reduce of the map of used parameters. A recorded forward that finds other frozen parameters than
+// the one before starts with the first buckets again, without a new comparison of parameters.
 //
 // Order: a bucket is reduced when it waits for no parameter and all buckets before it are issued. A parameter that this
 // backward does not reach is not waited for if it holds a gradient of an earlier backward without synchronization, or
@@ -81,6 +81,7 @@ class ReplicatePlan {
   std::vector<Member> find_trained() const;
   void reset_buckets();
   std::vector<BucketMember> bucket_members() const;
+  void settle_without_gradient(std::size_t member);
   void reduce_ready();
   void broadcast_values(const std::vector<TensorId>& tensors, const char* family);
   void issue_on_all_axes(const char* family, const char* operation, std::int64_t bytes, bool least);
@@ -95,7 +96,7 @@ class ReplicatePlan {
   bool forward_sync_ = true;     // its value at the last forward
   std::vector<Member> members_;  // averaged parameters in registration order, from the last reset of the buckets
   std::map<TensorId, std::size_t> index_of_;  // of a parameter in members_
-  std::set<Slot> unreduced_;                  // members with gradients of backwards without synchronization
+  std::set<TensorId> unreduced_;              // have gradients of backwards without synchronization; some may be frozen
   BucketList buckets_;
   bool order_known_ = false;
   std::vector<int> gradient_order_;  // indices of members, in the order of their gradients

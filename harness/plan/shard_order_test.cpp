@@ -253,6 +253,20 @@ TEST(ShardOrder, AForwardThatFailsAsExpectedLeavesItsGroupsUnsharded) {
   }
 }
 
+TEST(ShardOrder, AGroupAloneAfterAFailedForwardBeginsANewForwardOrder) {
+  Chain chain(2, shard_over(2));
+  chain.planner.begin_attempt();
+  chain.planner.enter(chain.root, {true, false, 1});
+  chain.planner.enter(chain.block('a'), {true, false, 1});
+  chain.planner.leave(chain.block('a'), {});
+  chain.planner.end_attempt(true);
+  chain.planner.enter(chain.block('b'), {true, false, 2});
+  chain.planner.leave(chain.block('b'), {});
+  chain.planner.at({"backward", 1, 0});
+  chain.planner.backward_reaches(chain.block('b'));
+  EXPECT_EQ(sequence_of(chain.planner, "backward"), (Sequence{"gather b"}));  // and not group a, of the failed forward
+}
+
 TEST(ShardOrder, AFailedForwardIsNotInTheForwardOrder) {
   Chain chain(2, shard_over(2));
   chain.planner.begin_attempt();

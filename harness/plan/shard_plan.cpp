@@ -269,9 +269,10 @@ std::vector<ModuleId> ShardPlan::modules_below(const Group& root) const {
 
 // Resets the forward state for a call from outside of all groups. An earlier outermost call that is still running has
 // failed.
-void ShardPlan::begin_outermost(std::size_t group) {
+void ShardPlan::begin_outermost(std::size_t group, std::uint64_t call) {
   Context& context = context_of(group);
-  const bool is_new = !context.outermost || group == context.root || group == *context.outermost;
+  const bool is_new =
+      !context.outermost || group == context.root || group == *context.outermost || call != context.call;
   if (!is_new) return;
   context.ran.clear();
   for (const std::size_t at : context.groups) {
@@ -284,15 +285,16 @@ void ShardPlan::begin_outermost(std::size_t group) {
   }
   if (context.outermost) context.forward_order.clear();
   context.outermost = group;
+  context.call = call;
 }
 
-bool ShardPlan::enter(ModuleId module, bool recomputing) {
+bool ShardPlan::enter(ModuleId module, bool recomputing, std::uint64_t call) {
   const std::size_t at = number(module);
   if (recomputing && groups_[at].in_backward) return false;
   if (groups_[at].context < 0) make_context(at);
   // A recomputation may stop before it leaves the module. So a call of the only module of a group is always a new one.
   const bool alone = groups_[at].modules.size() == 1;
-  if (!recomputing && (alone || groups_[at].entered.empty())) begin_outermost(at);
+  if (!recomputing && (alone || groups_[at].entered.empty())) begin_outermost(at, call);
   const bool first = alone || groups_[at].entered.empty();
   groups_[at].entered.insert(module);
   all_gather(at);

@@ -30,10 +30,11 @@
 //   run in this forward.
 // - The root of units has no groups below a replicated module. They have roots of their own.
 //
-// After a forward that failed, the groups that it unsharded stay unsharded. The next forward of the root resets
-// everything else.
+// After a forward that failed, the groups that it unsharded stay unsharded. The next forward of the root, or of a group
+// that runs alone, resets everything else.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
@@ -123,14 +124,20 @@ class ShardPlan {
   std::vector<ModuleId> modules_of_group(ModuleId module) const;
 
   // ---- events of modules with a group ----
-  // A call begins and ends; `recomputing`: during backward. Return whether backward must be reported at the inputs
-  // (enter) or outputs (leave) of the call. A group of several modules needs the inputs of the first one entered and
-  // the outputs of all.
-  bool enter(ModuleId module, bool recomputing);
+  // A call begins and ends; `recomputing`: during backward. `call`: the number of the outermost call that runs. Return
+  // whether backward must be reported at the inputs (enter) or outputs (leave) of the call. A group of several modules
+  // needs the inputs of the first one entered and the outputs of all.
+  bool enter(ModuleId module, bool recomputing, std::uint64_t call);
   bool leave(ModuleId module, bool recomputing, bool recording);
   void backward_reaches(ModuleId module);
   void backward_leaves(ModuleId module);
   void gradient(TensorId parameter);
+  // A frozen parameter of a unit gets no gradient. Gradients that were kept back wait until it is thawed.
+  void note_frozen(TensorId parameter, bool is_frozen);
+  // Whether a backward without synchronization has kept back a gradient of the parameter. zero_grad drops that of a
+  // unit.
+  bool keeps_back(TensorId parameter) const { return groups_[owner_of_.at(parameter)].unreduced.contains(parameter); }
+  void forget_kept_back(TensorId parameter) { groups_[owner_of_.at(parameter)].unreduced.erase(parameter); }
   // The number of the root that the group belongs to; -1 before its first forward.
   int root_of(ModuleId module) const { return groups_[number(module)].context; }
   int root_of_parameter(TensorId parameter) const { return groups_[owner_of_.at(parameter)].context; }
@@ -176,6 +183,7 @@ class ShardPlan {
     std::set<ModuleId> entered;  // modules of the group that this call entered and left
     std::set<ModuleId> left;
     std::vector<std::size_t> positions;  // of its forwards in Context::forward_order that no backward has used
+    std::set<TensorId> frozen;           // of a unit
     // of the current backward
     bool in_backward = false;
     std::set<TensorId> fresh;      // parameters with a gradient of this backward
@@ -189,6 +197,7 @@ class ShardPlan {
     std::vector<std::size_t> groups;         // in the order of their modules, parents first
     std::vector<std::size_t> forward_order;  // groups in the order in which their forwards ended
     std::optional<std::size_t> outermost;    // the group whose forward was called from outside, while it runs
+    std::uint64_t call = 0;                  // the outermost call in which that forward runs
     std::vector<std::size_t> first_forward;  // groups in the order in which the first forward entered them
     bool first_forward_ended = false;
     std::set<std::size_t> ran;  // groups that the current forward has entered
@@ -198,7 +207,7 @@ class ShardPlan {
   Context& context_of(std::size_t group);
   void make_context(std::size_t root);
   std::vector<ModuleId> modules_below(const Group& root) const;
-  void begin_outermost(std::size_t group);
+  void begin_outermost(std::size_t group, std::uint64_t call);
   bool is_stale(const Group& group) const;
   void all_gather(std::size_t number, bool prefetch = false);
   void reshard_after_forward(Group& group);
@@ -208,6 +217,7 @@ class ShardPlan {
   void prefetch_previous(std::size_t number);
   void prefetch_next(std::size_t number);
   void reduce(Group& group, bool at_end);
+  static std::set<TensorId> take_fresh(Group& group);
   void reduce_unit(Group& group, bool at_end);
   std::int64_t padded_bytes(const Group& group, const std::set<TensorId>& tensors, bool reduced) const;
   std::int64_t gathered_bytes(const Group& group) const;

@@ -1,5 +1,6 @@
 // The backward of the groups: prefetch, reshard and reduction.
 #include <algorithm>
+#include <utility>
 
 #include "engine/core/checked.hpp"
 #include "harness/plan/shard_plan.hpp"
@@ -60,6 +61,21 @@ void ShardPlan::leave_backward(Group& group, bool at_end) {
 
 void ShardPlan::gradient(TensorId parameter) { groups_[owner_of_.at(parameter)].fresh.insert(parameter); }
 
+void ShardPlan::note_frozen(TensorId parameter, bool is_frozen) {
+  std::set<TensorId>& frozen = groups_[owner_of_.at(parameter)].frozen;
+  if (is_frozen)
+    frozen.insert(parameter);
+  else
+    frozen.erase(parameter);
+}
+
+// A parameter that was frozen after its forward gets none.
+std::set<TensorId> ShardPlan::take_fresh(Group& group) {
+  std::set<TensorId> taken = std::exchange(group.fresh, {});
+  std::erase_if(taken, [&group](TensorId id) { return group.frozen.contains(id); });
+  return taken;
+}
+
 void ShardPlan::reduce_over_tensor_parallelism(const Group& group, const std::set<TensorId>& scattered) {
   for (const TensorId id : group.parameters)
     if (const auto at = group.choices.partial_gradients.find(id);
@@ -72,8 +88,7 @@ void ShardPlan::reduce_over_tensor_parallelism(const Group& group, const std::se
 // Reduces the gradients of a group. Unless `at_end`, a parameter that this backward will reach again waits.
 void ShardPlan::reduce(Group& group, bool at_end) {
   if (!group.sync) {
-    group.unreduced.merge(group.fresh);
-    group.fresh.clear();
+    group.unreduced.merge(take_fresh(group));
     return;
   }
   if (group.choices.flat) return reduce_unit(group, at_end);
@@ -102,11 +117,11 @@ void ShardPlan::reduce(Group& group, bool at_end) {
 // Frozen parameters and those without a gradient take part with zeros.
 void ShardPlan::reduce_unit(Group& group, bool at_end) {
   if (!at_end && awaits_gradients(group)) return;
-  std::set<TensorId> gradients = std::move(group.fresh);
-  gradients.merge(group.unreduced);
-  group.fresh.clear();
-  group.unreduced.clear();
+  group.unreduced.merge(take_fresh(group));
+  std::set<TensorId> gradients = group.unreduced;
+  std::erase_if(gradients, [&group](TensorId id) { return group.frozen.contains(id); });
   if (gradients.empty()) return;
+  group.unreduced.clear();
   reduce_over_tensor_parallelism(group, gradients);
   const DType type = reduced_type(group, group.parameters.front());
   if (group.choices.flat->shards)

@@ -23,14 +23,14 @@ Placements partial_where_replicated(Placements placements) {
 }  // namespace
 
 // ---- values at the border of a module ----
-// A plain tensor is the local shard under `given`. All shards are as large as this one, except that the features of a
-// Linear are known.
+// A plain tensor is the local shard under `given`. All shards are as large as this one, except that the input features
+// of a Linear are known.
 ShardedLayout TensorParallelPlan::layout_of(const StyledModule& module, const Value& value, Placement given) const {
   if (value.layout) return *value.layout;
   given = counted_from_front(given, value.sizes.size());
   Dims sizes = value.sizes;
   if (given.is_shard()) {
-    const bool is_features = module.kind == ModuleKind::linear && given.dim == sizes.size() - 1;
+    const bool is_features = module.input_features > 0 && given.dim == sizes.size() - 1;
     sizes[given.dim] =
         is_features ? module.input_features : checked_multiply(sizes[given.dim], module.mesh.size(0), "plan");
   }
@@ -62,10 +62,10 @@ Change TensorParallelPlan::output(ModuleId module, const Dims& sizes, DType dtyp
 }
 
 Change TensorParallelPlan::prepared(ModuleId module, const Value& value, const Placement& given,
-                                    const Placement& wanted) const {
+                                    const std::optional<Placement>& wanted) const {
   const StyledModule& styled = modules_.at(module);
   const ShardedLayout from = layout_of(styled, value, given);
-  const Placements to = {counted_from_front(wanted, from.sizes.size())};
+  const Placements to = wanted ? Placements{counted_from_front(*wanted, from.sizes.size())} : from.placements;
   return {styled.owner, value.dtype, from, to, gradient_placements(to), value.open};
 }
 

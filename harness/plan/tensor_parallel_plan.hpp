@@ -69,7 +69,7 @@ class TensorParallelPlan {
     StyleChoice style;
     ModuleKind kind = ModuleKind::other;
     layout::MeshShape mesh;           // of one axis
-    std::int64_t input_features = 0;  // of a Linear
+    std::int64_t input_features = 0;  // of a Linear whose inputs the style converts
   };
   void add(ModuleId module, StyledModule styled) { modules_.insert_or_assign(module, std::move(styled)); }
   bool has(ModuleId module) const { return modules_.contains(module); }
@@ -82,9 +82,10 @@ class TensorParallelPlan {
   // are those of the full tensor.
   Change input(ModuleId module, const Value& value) const;
   Change output(ModuleId module, const Dims& sizes, DType dtype) const;
-  // A change that the style states in full: one of prepare_input or prepare_output.
+  // A change that the style states in full: one of prepare_input or prepare_output. Without `wanted` the value keeps
+  // its placement.
   Change prepared(ModuleId module, const Value& value, const layout::Placement& given,
-                  const layout::Placement& wanted) const;
+                  const std::optional<layout::Placement>& wanted) const;
   // A change by a step.
   static Change by_step(const std::string& owner, const layout::ShardedLayout& from, const Placements& to, DType dtype);
 

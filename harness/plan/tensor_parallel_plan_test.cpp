@@ -26,7 +26,7 @@ class TensorParallel : public ::testing::Test {
   TensorParallelPlan plan{0, [this](Collective one) { issued.push_back(std::move(one)); }};
 
   void apply(StyleKind kind, ModuleKind of, std::optional<Placement> input = {}, std::optional<Placement> output = {}) {
-    plan.add(module, {"net.fc", {kind, input, output}, of, two, 6});
+    plan.add(module, {"net.fc", {kind, input, output}, of, two, of == ModuleKind::linear ? 6 : 0});
   }
   // "all_reduce 80": operation and bytes.
   std::vector<std::string> taken() {
@@ -132,6 +132,15 @@ TEST_F(TensorParallel, ReducesTheGradientsOfSeveralUsesOnce) {
   plan.backward(gathered);
   EXPECT_THAT(taken(), ElementsAre("reduce_scatter 384"));
   plan.backward(gathered);  // a backward without a partial gradient: each rank keeps its shard
+  EXPECT_THAT(taken(), IsEmpty());
+}
+
+TEST_F(TensorParallel, KeepsThePlacementOfAnInputWithoutAWantedOne) {
+  plan.add(module, {"net.fc", {StyleKind::prepare_input}, ModuleKind::other, two});
+  EXPECT_EQ(plan.prepared(module, plain({4, 6}), shard(0), {}).result_layout().sizes, Dims({8, 6}));
+  const Change kept = plan.prepared(module, sharded(shard(1), {4, 6}), shard(0), {});
+  EXPECT_THAT(kept.to, ElementsAre(shard(1)));
+  plan.forward(kept);
   EXPECT_THAT(taken(), IsEmpty());
 }
 

@@ -216,7 +216,9 @@ void LiveRun::fail(const Site& site, std::string message, bool secondary) {
   failure.line = site.line;
   failure.column = site.column;
   failure.iteration = site.iteration;
-  failure.message = site.note.empty() ? std::move(message) : str(message, " [", site.note, "]");
+  const std::string note = site.note.empty() ? "" : str(" [", site.note, "]");
+  failure.message = std::move(message) + note;
+  failure.note_size = note.size();
   failure.time_ns = site.time_ns;
   failure.secondary = secondary;
   failure.scenario_line = site.scenario_line;

@@ -87,9 +87,9 @@ TEST_P(Launches, MeshesHaveSlices) {
 
 TEST_P(Launches, ExpectAcrossReportsDifferences) {
   const Ran ran = run_steps(R"yaml(
-  - let: {x: "arange(5) * (1 if rank == 0 else 2)"}
+  - let: {x: "arange(5) * (1 if rank == 0 else 2)", one: 1}
   - expect_across: {value: x}
-  - expect_across: {value: "[1, 'a']"}
+  - expect_across: {value: "[one, 'a']"}
   - expect_across: {value: ones(2), same: false}
 )yaml",
                             ranks(2, GetParam()));

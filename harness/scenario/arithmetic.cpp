@@ -6,6 +6,7 @@
 #include "engine/core/error.hpp"
 #include "engine/core/text.hpp"
 #include "harness/scenario/arithmetic_helpers.hpp"
+#include "harness/scenario/characters.hpp"
 #include "harness/scenario/diagnostics.hpp"
 #include "harness/scenario/expression.hpp"
 
@@ -111,7 +112,7 @@ bool contains(const Literal& container, const Literal& item) {
     return std::any_of(container.as_list().begin(), container.as_list().end(),
                        [&](const Literal& other) { return other == item; });
   }
-  if (container.is_map() && item.is_text()) return container.find(item.as_text()) != nullptr;
+  if (container.is_map() && (item.is_text() || item.is_int())) return container.find(key_of(item)) != nullptr;
   if (container.is_text() && item.is_text()) return container.as_text().find(item.as_text()) != std::string::npos;
   refuse(Op::in, item, container);
 }
@@ -128,6 +129,11 @@ Literal repeated(const LiteralList& list, std::int64_t times) {
   return Literal(std::move(out));
 }
 
+// The number of items of a list, or of characters of a text.
+std::int64_t length_of(const Literal& of) {
+  return of.is_list() ? static_cast<std::int64_t>(of.as_list().size()) : num_characters(of.as_text());
+}
+
 }  // namespace
 
 void refuse_operand(std::string_view operation, const Literal& a) {
@@ -139,10 +145,17 @@ void check_list_size(std::size_t size) {
     throw Error(str("a list of ", size, " items; at most ", limits::list_items, " are allowed"));
 }
 
+std::string key_of(const Literal& key) { return key.is_int() ? key.text() : key.as_text(); }
+
 int compare(Op op, const Literal& a, const Literal& b) {
   if (a.is_text() && b.is_text()) return a.as_text() < b.as_text() ? -1 : a.as_text() == b.as_text() ? 0 : 1;
   if (!a.is_number() || !b.is_number()) refuse(op, a, b);
   if (a.is_int() && b.is_int()) return a.as_int() < b.as_int() ? -1 : a.as_int() == b.as_int() ? 0 : 1;
+  if (a.is_int()) return compare_values(a.as_int(), b.as_double());
+  if (b.is_int()) {
+    const int side = compare_values(b.as_int(), a.as_double());
+    return side == 2 ? 2 : -side;
+  }
   const double x = a.as_double();
   const double y = b.as_double();
   if (std::isnan(x) || std::isnan(y)) return 2;
@@ -207,20 +220,22 @@ Literal item_at(const Literal& of, const Literal& index) {
     for (const auto& [name, value] : of.as_map()) known.push_back(name);
     throw Error(str("no entry `", key, "`", suggestion(key, known)));
   }
-  if (!of.is_list() || !index.is_int()) {
+  if ((!of.is_list() && !of.is_text()) || !index.is_int()) {
     throw Error(str(name_of(of.kind()), " ", of.shown(), " has no item [", index.shown(), "]"));
   }
-  const std::int64_t size = static_cast<std::int64_t>(of.as_list().size());
+  const std::int64_t size = length_of(of);
   const std::int64_t at = index.as_int() < 0 ? index.as_int() + size : index.as_int();
   if (at < 0 || at >= size)
-    throw Error(str("index ", index.shown(), " is out of range for a list of ", size, " items"));
+    throw Error(str("index ", index.shown(), " is out of range for a ",
+                    of.is_list() ? str("list of ", size, " items") : str("text of ", size, " characters")));
+  if (of.is_text()) return Literal(std::string(characters(of.as_text(), at, at + 1)));
   return of.as_list()[static_cast<std::size_t>(at)];
 }
 
 Literal slice_of(const Literal& of, const Literal& from, const Literal& to) {
   if (!of.is_list() && !of.is_text())
     throw Error(str("`[a:b]` is not defined for ", name_of(of.kind()), " ", of.shown()));
-  const std::int64_t size = static_cast<std::int64_t>(of.is_list() ? of.as_list().size() : of.as_text().size());
+  const std::int64_t size = length_of(of);
   const auto bound = [&](const Literal& given, std::int64_t missing) {
     if (given.is_none()) return missing;
     const std::int64_t at = given.as_int() < 0 ? given.as_int() + size : given.as_int();
@@ -229,7 +244,7 @@ Literal slice_of(const Literal& of, const Literal& from, const Literal& to) {
   const std::int64_t first = bound(from, 0);
   const std::int64_t last = std::max(first, bound(to, size));
   if (of.is_text()) {
-    return Literal(of.as_text().substr(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first)));
+    return Literal(std::string(characters(of.as_text(), first, last)));
   }
   return Literal(LiteralList(of.as_list().begin() + first, of.as_list().begin() + last));
 }

@@ -20,7 +20,7 @@ enum class Op : std::uint8_t;
 Literal negate(const Literal& a);
 // Binary operators except `and` and `or`, which may leave their second operand unevaluated. `@` is refused.
 Literal apply(Op op, const Literal& a, const Literal& b);
-// x[i]: an item of a list by index (negative: from the end), or an entry of a map by key.
+// x[i]: an item of a list or a character of a text by index (negative: from the end), or an entry of a map by key.
 Literal item_at(const Literal& of, const Literal& index);
 // x[a:b] of a list or text, as in Python. A bound of none is missing.
 Literal slice_of(const Literal& of, const Literal& from, const Literal& to);

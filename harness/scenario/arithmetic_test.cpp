@@ -1,5 +1,7 @@
 #include "harness/scenario/arithmetic.hpp"
 
+#include <cmath>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,6 +38,20 @@ TEST(Arithmetic, DistinguishesIntegersAndNumbers) {
   EXPECT_EQ(value_of("1 == 1.0").as_bool(), true);
   EXPECT_EQ(value_of("2 != false").as_bool(), true);
   EXPECT_EQ(value_of("1 == true").as_bool(), false);
+  EXPECT_EQ(value_of("-7.5 % 2").as_double(), 0.5);
+  EXPECT_EQ(value_of("5.0 % inf").as_double(), 5.0);
+  EXPECT_EQ(value_of("-5.0 % inf").text(), "inf");
+}
+
+TEST(Arithmetic, ComparesIntegersThatNoNumberHolds) {
+  EXPECT_EQ(value_of("9007199254740993 == 9007199254740992.0").as_bool(), false);
+  EXPECT_EQ(value_of("9007199254740993 > 9007199254740992.0").as_bool(), true);
+  EXPECT_EQ(value_of("9223372036854775807 < 9223372036854775808.0").as_bool(), true);
+  EXPECT_EQ(value_of("9223372036854775808.0 <= 9223372036854775807").as_bool(), false);
+  EXPECT_EQ(value_of("-9223372036854775808 == -9223372036854775808.0").as_bool(), true);
+  EXPECT_EQ(value_of("[2 < 2.5, -2 > -2.5, 3 <= 3.0, 2.5 < 3, inf > 3, -inf < 3]").text(),
+            "[true,true,true,true,true,true]");
+  EXPECT_EQ(compare_values(1, std::nan("")), 2);
 }
 
 TEST(Arithmetic, RefusesOverflowAndDivisionByZero) {
@@ -63,11 +79,17 @@ TEST(Arithmetic, RequiresBooleansAsConditions) {
 TEST(Arithmetic, HandlesListsMapsAndTexts) {
   EXPECT_EQ(value_of("[1, 2] + [3]").text(), "[1,2,3]");
   EXPECT_EQ(value_of("[0] * 3").text(), "[0,0,0]");
+  EXPECT_EQ(value_of("[0] * -1").text(), "[]");
   EXPECT_EQ(value_of("'a' + 'b'").as_text(), "ab");
   EXPECT_EQ(value_of("[1, 2, 3][-1]").as_int(), 3);
   EXPECT_EQ(value_of("[1, 2, 3][1:]").text(), "[2,3]");
   EXPECT_EQ(value_of("[1, 2, 3][:-1]").text(), "[1,2]");
   EXPECT_EQ(value_of("'abc'[1:2]").as_text(), "b");
+  EXPECT_EQ(value_of("'abc'[0] + 'abc'[-1]").as_text(), "ac");
+  EXPECT_EQ(value_of("len('d\xc3\xa9j\xc3\xa0')").as_int(), 4);
+  EXPECT_EQ(value_of("'d\xc3\xa9j\xc3\xa0'[-1]").as_text(), "\xc3\xa0");
+  EXPECT_EQ(value_of("'d\xc3\xa9j\xc3\xa0'[1:3]").as_text(), "\xc3\xa9j");
+  EXPECT_THAT(error_of("'\xc3\xa9'[1]"), ::testing::HasSubstr("index 1 is out of range for a text of 1 characters"));
   EXPECT_EQ(value_of("{'a': 1}.a").as_int(), 1);
   EXPECT_EQ(value_of("{'all': 0, 'some': 2}['some']").as_int(), 2);
   EXPECT_EQ(value_of("2 in [1, 2.0]").as_bool(), true);
@@ -97,6 +119,8 @@ TEST(Arithmetic, CallsPlainFunctions) {
   EXPECT_EQ(value_of("put({'a': 1}, 'a', 2).a").as_int(), 2);
   EXPECT_EQ(value_of("keys({'a': 1, 'b': 2})").text(), "[a,b]");
   EXPECT_EQ(value_of("has({'a': 1}, 'b')").as_bool(), false);
+  EXPECT_EQ(value_of("[has({1: 'a'}, 1), has({1: 'a'}, 2), 1 in {1: 'a'}]").text(), "[true,false,true]");
+  EXPECT_EQ(value_of("put({1: 'a'}, 1, 'b')[1]").as_text(), "b");
   EXPECT_EQ(value_of("starts_with('abc', 'ab') and ends_with('abc', 'bc')").as_bool(), true);
   EXPECT_EQ(value_of("log2(8)").as_double(), 3.0);
   EXPECT_EQ(value_of("any([false, true]) and not all([false, true])").as_bool(), true);

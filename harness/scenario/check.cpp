@@ -80,6 +80,8 @@ class Checker {
       if (step.raises->within_ms != nullptr) check(*step.raises->within_ms, scope, false);
     }
     if (step.verb == Verb::expect && step.arguments[0] != nullptr) check_evidence(*step.arguments[0], scope);
+    if (step.verb == Verb::expect_equal || step.verb == Verb::expect_different) check_compared(step, 2, scope);
+    if (step.verb == Verb::expect_across) check_compared(step, 1, scope);
     may_have_effects_ = true;
     const std::set<std::string> around = scope.of_loops;
     for (const std::string& name : loop_names(step)) {
@@ -301,6 +303,19 @@ class Checker {
       if (expr.children.empty()) error(expr, "`expect` without a condition");
       return;
     }
+    if (is_constant(expr, scope)) error(expr, "a condition of constants only: its value does not depend on the run");
+  }
+
+  // Reports a comparison of constants only: of the first `num_values` arguments.
+  void check_compared(const Step& step, std::size_t num_values, const Scope& scope) {
+    for (std::size_t i = 0; i < num_values; ++i) {
+      if (step.arguments[i] == nullptr || !is_constant(*step.arguments[i], scope)) return;
+    }
+    error(*step.arguments[0], "a comparison of constants only: its result does not depend on the run");
+  }
+
+  // Whether the value of an expression is known before launch.
+  static bool is_constant(const Expr& expr, const Scope& scope) {
     bool constant = true;
     std::set<std::string> own_names;
     for_each_node(expr, [&](const Expr& node) { own_names.insert(node.names.begin(), node.names.end()); });
@@ -312,7 +327,7 @@ class Checker {
         constant = constant && node.function != Function::none && spec_of(node.function).kind == FunctionKind::plain;
       }
     });
-    if (constant) error(expr, "a condition of constants only: its value does not depend on the run");
+    return constant;
   }
 
   void check_model(const ModelDefinition& model, const std::vector<std::string>& constants) {

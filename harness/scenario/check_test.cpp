@@ -45,6 +45,13 @@ TEST(Check, RefusesChecksWithoutEvidence) {
   EXPECT_THAT(errors_of_steps("  - expect: [rank >= 0, 'len([1]) == 1']\n"),
               HasSubstr("t.yaml:5:35: a condition of constants"));
   EXPECT_EQ(errors_of_steps("  - expect: rank >= 0\n"), "");
+  EXPECT_THAT(errors_of_steps("  - expect_equal: [2, 2]\n"), HasSubstr("t.yaml:5:20: a comparison of constants only"));
+  EXPECT_THAT(errors_of_steps("  - expect_equal: {actual: n, expected: \"[1, world_size]\"}\n", "parameters: {n: 1}\n"),
+              HasSubstr("a comparison of constants only"));
+  EXPECT_THAT(errors_of_steps("  - expect_different: [\"len('ab')\", 3]\n"), HasSubstr("constants only"));
+  EXPECT_THAT(errors_of_steps("  - expect_across: {value: 3}\n"), HasSubstr("constants only"));
+  EXPECT_EQ(errors_of_steps("  - let: {a: 2}\n  - expect_equal: [2, a]\n  - expect_different: [a, 3]\n"), "");
+  EXPECT_EQ(errors_of_steps("  - expect_equal: [ones(2), 1]\n  - expect_across: {value: rank, same: false}\n"), "");
   EXPECT_THAT(errors_of_steps("  - barrier: {}\n    raises: '**'\n"),
               HasSubstr("t.yaml:6:13: the message under `raises` matches every error"));
   EXPECT_THAT(errors_of_steps("  - barrier: {}\n    raises: {message: ''}\n"), HasSubstr("matches every error"));

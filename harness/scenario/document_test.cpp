@@ -225,6 +225,11 @@ TEST(Document, NamesMissingAndUnknownKeys) {
   EXPECT_EQ(short_errors_of_steps(step, "matrix: {a: 3}\n"),
             "t.yaml:4:13: `a` must be a list of values or a map of labelled values, got a single value");
   EXPECT_EQ(short_errors_of_steps(step, "matrix: {a: [1, 1]}\n"), "t.yaml:4:17: the value 1 of `a` occurs twice");
+  EXPECT_EQ(short_errors_of_steps(step, "matrix: {a: [[1], ['1']]}\n"),
+            "t.yaml:4:19: two values of `a` have the name [1] in cases; give them labels, such as {one: {value: ...}}");
+  for (const char* values : {"[['a,b'], [a, b]]", "['[1]', [1]]", "[{label: a, x: 1}, {label: a, x: 2}]"})
+    EXPECT_THAT(short_errors_of_steps(step, str("matrix: {a: ", values, "}\n")),
+                ::testing::HasSubstr("two values of `a` have the name "));
   EXPECT_EQ(short_errors_of_steps(step, "matrix: {rank: [1]}\n"),
             "t.yaml:4:10: `rank` is a variable or type and cannot be a parameter or matrix name");
   EXPECT_EQ(short_errors_of_steps(step, "parameters: {a: 1}\nmatrix: {a: [1]}\n"),
@@ -234,6 +239,12 @@ TEST(Document, NamesMissingAndUnknownKeys) {
   EXPECT_EQ(short_errors_of_steps(step, "skip:\n  - {when: 'item(world_size) == 1', reason: r}\n"),
             "t.yaml:5:13: `item` cannot be called before launch; only plain functions can");
   EXPECT_EQ(short_errors_of_steps(step, "skip:\n  - {when: true}\n"), "t.yaml:5:5: an item of `skip` needs `reason`");
+  EXPECT_EQ(short_errors_of_steps(step, "expect_failure:\n  - {when: true, reason: r, line: 4294967303}\n"),
+            "t.yaml:5:35: `line` must be from 1 to 1000000");
+  EXPECT_EQ(short_errors_of_steps(step, "expect_failure:\n  - {when: true, reason: r, line: 0}\n"),
+            "t.yaml:5:35: `line` must be from 1 to 1000000");
+  EXPECT_EQ(short_errors_of_steps(step, "expect_failure:\n  - {when: true, reason: r, rank: 4294967296}\n"),
+            "t.yaml:5:35: `rank` must be from 0 to 1000000");
   EXPECT_EQ(short_errors("scenario: a\nsummary: b\nranks: {world_size: [2, 0, 2], launch: fork}\nsteps: []\n"),
             "t.yaml:3:25: `world_size` must be from 1 to 65536\n"
             "t.yaml:3:28: the world size 2 occurs twice\n"

@@ -62,6 +62,16 @@ TEST(Expand, MakesDistinctIds) {
   EXPECT_THAT(values, ElementsAre("1", "'1'", "true", "'true'", "1.0", "[1,x]", "b c"));
 }
 
+TEST(Expand, FindsEveryCaseByItsOwnId) {
+  const auto scenario = parsed(
+      scenario_of(step, "matrix: {a: ['StridedShard(0, 2)', 'a,b', 'one, two and three', [x, 'y, z'], 'b c']}\n"));
+  for (const Case& one : expand(scenario, {})) {
+    ExpandOptions options;
+    options.only = one.id;
+    EXPECT_THAT(ids(expand(scenario, options)), ElementsAre(one.id));
+  }
+}
+
 TEST(Expand, EvaluatesRulesBeforeLaunch) {
   const auto scenario = parsed(scenario_of(step, R"yaml(parameters: {limit: 2}
 matrix:

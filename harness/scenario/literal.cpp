@@ -121,12 +121,18 @@ const Literal* Literal::find(std::string_view key) const {
   return nullptr;
 }
 
+int compare_values(std::int64_t integer, double number) {
+  if (std::isnan(number)) return 2;
+  if (number >= 0x1p63) return -1;
+  if (number < -0x1p63) return 1;
+  const double below = std::floor(number);
+  const auto whole = static_cast<std::int64_t>(below);
+  if (integer != whole) return integer < whole ? -1 : 1;
+  return below < number ? -1 : 0;
+}
+
 bool operator==(const Literal& a, const Literal& b) {
-  if (a.is_int() && b.is_double()) {
-    const double number = b.as_double();
-    return number >= -0x1p63 && number < 0x1p63 && static_cast<double>(a.as_int()) == number &&
-           static_cast<std::int64_t>(number) == a.as_int();
-  }
+  if (a.is_int() && b.is_double()) return compare_values(a.as_int(), b.as_double()) == 0;
   if (a.is_double() && b.is_int()) return b == a;
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {

@@ -72,6 +72,9 @@ class Literal {
 };
 extern template class OutOfLine<Literal::Data>;
 
+// The order of the exact values: -1, 0 or 1; 2 for not-a-number.
+int compare_values(std::int64_t integer, double number);
+
 // "none", "boolean", "integer", "number", "text", "list", "map".
 std::string_view name_of(Literal::Kind kind);
 

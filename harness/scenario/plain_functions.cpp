@@ -6,6 +6,7 @@
 #include "engine/core/text.hpp"
 #include "harness/scenario/arithmetic.hpp"
 #include "harness/scenario/arithmetic_helpers.hpp"
+#include "harness/scenario/characters.hpp"
 #include "harness/scenario/expression.hpp"
 
 namespace lockstep::scenario {
@@ -108,7 +109,7 @@ Literal extreme(const std::vector<Literal>& arguments, Function function) {
 Literal length(const Literal& x) {
   if (x.is_list()) return Literal(static_cast<std::int64_t>(x.as_list().size()));
   if (x.is_map()) return Literal(static_cast<std::int64_t>(x.as_map().size()));
-  return Literal(static_cast<std::int64_t>(x.as_text().size()));
+  return Literal(num_characters(x.as_text()));
 }
 
 Literal count_true(const Literal& conditions) {
@@ -139,7 +140,7 @@ Literal values_of(const Literal& map) {
 
 Literal has_key(const Literal& map, const Literal& key) {
   static_cast<void>(map.as_map());  // throws for other kinds; find() does not
-  return Literal(map.find(key.as_text()) != nullptr);
+  return Literal(map.find(key_of(key)) != nullptr);
 }
 
 Literal with_entry(const Literal& map, const std::string& key, const Literal& value) {
@@ -217,7 +218,7 @@ Literal call_plain(Function function, const std::vector<Literal>& arguments) {
     case Function::has:
       return has_key(x, arguments[1]);
     case Function::put:
-      return with_entry(x, arguments[1].as_text(), arguments[2]);
+      return with_entry(x, key_of(arguments[1]), arguments[2]);
     case Function::starts_with:
       return Literal(x.as_text().starts_with(arguments[1].as_text()));
     case Function::ends_with:

@@ -89,7 +89,8 @@ std::string functions_tables() {
       out +=
           "\nSizes are given one by one or as a list. A new tensor is on the case's device unless `device=` is given. "
           "It is "
-          "float32, or int64 for integers, unless `dtype=` is given.\n";
+          "float32 unless `dtype=` is given. Without it, `tensor` and `arange` of integers, `randint` and `randperm` "
+          "give int64, and `tensor` and `full` of booleans give bool.\n";
     }
   }
   return out;

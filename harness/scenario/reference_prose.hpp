@@ -214,13 +214,14 @@ Rules for checks:
   | bfloat16 | 1.6e-2 | 1e-5 |
   | all others | equal | equal |
 
-  Dtypes and shapes must agree. A number is compared as a tensor filled with it. Lists and maps are compared item by item
-  (with keys in the same order), and max|b| is the maximum over all items. Models agree when the names of their
-  parameters in order, their values, their buffers and, unless `gradients: false` is given, their gradients agree.
-  `bits: true` requires the same bits.
+  Dtypes and shapes must agree, for `expect_different` too. A number is compared as a tensor filled with it. One that
+  the type of the tensor cannot hold is an error. Lists and maps are compared item by item (with keys in the same
+  order), and max|b| is the maximum over all items. Models agree when the names of their parameters in order, their
+  values, their buffers and, unless `gradients: false` is given, their gradients agree. `bits: true` requires the same
+  bits.
 - `expect_equal` and `expect_different` also accept a list: `expect_equal: [actual, expected]`.
 - `expect` takes one condition or a list of conditions. A condition made of constants only is refused, because it says
-  nothing about the run.
+  nothing about the run. So is a comparison of constants with constants, or of a constant across ranks.
 - `expect_collectives` checks the collectives of a window (`observe`) that match `phase`, `mesh` and `dtype`.
   `exactly: {data_parallel: {all_reduce: 2}}` lists all of them, `total` is their number, and `bytes` lists their bytes
   in the form of `exactly`. The families `start_up` and `checkpoint` count only where they are named.
@@ -263,11 +264,12 @@ These change their first argument and return it, as PyTorch's functions of these
 
 - `let` records nothing. There they may change parameters and gradients.
 - In `forward`, the result gets the history of the change. So do the views of x, and the tensor of which x is a view.
+  The gradient of values that `zero_`, `fill_` and `copy_` replace is zero, not none.
 - `forward` refuses a leaf that requires a gradient and a view of one, a view that was made in `let` or by `split` or
   `chunk`, an input of a module whose backward hooks watch it, and a view of a sharded tensor.
 - `backward` fails if it needs a tensor that was changed. The error names the lines of both steps.
-- x keeps its type. An integer or bool x takes no floating value, a bool x no integer. An expanded x takes `fill_` and
-  `zero_` only.
+- x keeps its type. An integer or bool x takes no floating value, a bool x no integer; `fill_` and `copy_` convert the
+  value. An expanded x takes `fill_` and `zero_` only.
 - A value that shares some elements with x, but is not x itself, is refused if both fill their memory without gaps, as in
   PyTorch. Otherwise the value is that from before the operation.
 - A sharded x keeps its layout. A sharded value has the same one, or broadcasts to it without communication.

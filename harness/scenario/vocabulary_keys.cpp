@@ -33,7 +33,8 @@ const std::vector<KeySpec>& scenario_keys() {
        "`{comparisons: 2 * world_size, trivial: 0}`: the evidence that the case must gather to pass, of all ranks "
        "together. Its keys are those of the results (harness/README.md), and `rtol`, `atol` and `of_largest` of the "
        "loosest tolerance; the values are evaluated before launch"},
-      {"timeout", false, "the time limit of a case in seconds, by default 60; `--timeout` overrides it"},
+      {"timeout", false,
+       "the time limit of a case in seconds, of all its stages together, by default 60; `--timeout` overrides it"},
       {"deadline", false,
        "the seconds that a collective waits for its ranks, for a scenario in which one waits in vain; otherwise those "
        "of "
@@ -100,7 +101,8 @@ const std::vector<KeySpec>& modifier_keys() {
       {"raises", false,
        "the step must fail, on every rank that runs it, with a message that contains this text (`*` matches any text); "
        "or "
-       "`{message, when, within_ms}`. The case continues with the next step"},
+       "`{message, when, within_ms}`. After the error the rank waits until all that it has issued is done, collectives "
+       "included; no later check finds a wait that is missing before. The case continues with the next step"},
       {"steps", false, "the inner steps of `observe`, `hook`, `repeat`, `for_each` and `if`"},
       {"else", false, "the steps that `if` runs when its condition does not hold"},
       {"among", false, "the branches of `choose`: a map from value to steps"},

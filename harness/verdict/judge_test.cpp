@@ -330,6 +330,16 @@ TEST(Judge, FailsForAFailureWithAnotherLineOrMessage) {
       "sizes differ\n  a failure was expected (known to differ) with the message '2 of', but this is another failure");
 }
 
+TEST(Judge, FindsNoExpectedMessageInANote) {
+  Failure noted = failure("2 of 6 elements [the sizes differ]", 1);
+  noted.note_size = std::string_view(" [the sizes differ]").size();
+  EXPECT_EQ(judge_ranks({bad(0, {noted})}, expecting_failure(9, "the sizes differ")).status, Status::FAIL);
+  EXPECT_EQ(judge_ranks({bad(0, {noted})}, expecting_failure(9, "elements*sizes")).status, Status::FAIL);
+  const CaseResult row = judge_ranks({bad(0, {noted})}, expecting_failure(9, "2 of*elements"));
+  EXPECT_EQ(row.status, Status::XFAIL);
+  EXPECT_EQ(row.failure->message, "2 of 6 elements [the sizes differ]");
+}
+
 TEST(Judge, FindsAnExpectedFailureInARoutineByTheCallingLine) {
   Failure inside = failure("2 of 6", 1, 31);
   inside.file = "lib/train_pair.yaml";

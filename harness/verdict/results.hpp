@@ -114,6 +114,8 @@ struct Failure {
   // The consequence of a peer's end. It is never the cause while there is another failure. Not written.
   bool secondary = false;
   int scenario_line = 0;  // inside a routine: the line of the scenario's own file that calls it; not written
+  // The characters of the step's note at the end of `message`. No expected text may be found in them. Not written.
+  std::uint64_t note_size = 0;
 };
 
 // A value as JSON text (parameters, records). The value type of the scenario language stays in its own layer.

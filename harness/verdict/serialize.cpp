@@ -145,6 +145,7 @@ void visit_failure(Archive& archive, TheFailure& failure) {
   archive(failure.time_ns);
   archive(failure.secondary);
   archive(failure.scenario_line);
+  archive(failure.note_size);
 }
 
 template <class Archive, class Row>

@@ -37,6 +37,7 @@ RankOutcome full() {
   failure.time_ns = 77;
   failure.secondary = true;
   failure.scenario_line = 8;
+  failure.note_size = 3;
   o.failures = {failure, Failure{}};
   o.collectives = {{"user", "all_reduce", "dp", 2, "forward", 3, 4, -1, ""}};
   o.bystander = true;
@@ -87,6 +88,7 @@ TEST(Serialize, ReadsBackEveryField) {
   EXPECT_EQ(b.failures[0].time_ns, 77);
   EXPECT_TRUE(b.failures[0].secondary);
   EXPECT_EQ(b.failures[0].scenario_line, 8);
+  EXPECT_EQ(b.failures[0].note_size, 3u);
   EXPECT_EQ(b.failures[1].line, 0);
   ASSERT_EQ(b.collectives.size(), 1u);
   EXPECT_EQ(b.collectives[0].family, "user");

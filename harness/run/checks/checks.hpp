@@ -42,7 +42,7 @@ struct Snapshot {
   Value plain;
   const void* storage = nullptr;  // of the original tensor
   std::int64_t storage_offset = 0;
-  Tensor full{};  // the tensor that `copy` is a shard of, for a tolerance relative to the largest element
+  Tensor full{};              // the tensor that `copy` is a shard of, for a tolerance relative to the largest element
   bool is_structure = false;  // the size or a key of a list or map: it is compared and is no evidence
 };
 

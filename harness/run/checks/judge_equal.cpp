@@ -79,7 +79,8 @@ void judge_different(const EqualCheck& check, const std::vector<PairResult>& res
   if (nan != results.end())
     return fail(check.site, str(labels_of(check.pairs[static_cast<std::size_t>(nan - results.begin())]),
                                 " cannot be compared: there is a not-a-number among them"));
-  const auto apart = std::find_if(results.begin(), results.end(), [](const PairResult& result) { return result.apart; });
+  const auto apart =
+      std::find_if(results.begin(), results.end(), [](const PairResult& result) { return result.apart; });
   if (apart != results.end())
     return fail(check.site, str(labels_of(check.pairs[static_cast<std::size_t>(apart - results.begin())]),
                                 " cannot be compared: ", apart->comparison.message));

@@ -53,7 +53,6 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
     case Verb::copy:
     case Verb::to:
     case Verb::set_training:
-    case Verb::set_requires_grad:
     case Verb::set_parameter:
     case Verb::activation_checkpoint:  // it communicates nothing, and the hooks see its recomputations
     case Verb::optimizer:
@@ -107,6 +106,8 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
       return {&DryRun::read, OnError::is_left_out};
     case Verb::to_empty:
       return {&DryRun::to_empty, OnError::ends_plan};
+    case Verb::set_requires_grad:
+      return {&DryRun::set_requires_grad, OnError::ends_plan};
     case Verb::state_dict:
       return {&DryRun::state_dict, OnError::is_left_out};
     case Verb::set_state_dict_type:

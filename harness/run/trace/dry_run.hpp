@@ -88,6 +88,8 @@ class DryRun final : public StepRunner {
   Value to_empty(StepCall& call);
   Value save_checkpoint(StepCall& call);
   Value load_checkpoint(StepCall& call);
+  void load_saved_optimizer(const std::string& folder, const std::string& name, const OptimizerPtr& optimizer,
+                            bool partial);
   Value backward(StepCall& call);
   Value clip_grad_norm(StepCall& call);
   bool plan_unscale(const ScalerPtr& scaler, const OptimizerPtr& optimizer);
@@ -111,6 +113,7 @@ class DryRun final : public StepRunner {
   // ---- dry_run_parallel.cpp ----
   Value mesh(StepCall& call);
   Value replicate(StepCall& call);
+  Value set_requires_grad(StepCall& call);
   Value fully_shard(StepCall& call);
   Value tensor_parallel(StepCall& call);
   Value unshard(StepCall& call);
@@ -144,9 +147,14 @@ class DryRun final : public StepRunner {
   Value load_state_dict(StepCall& call);
   void load_into_units(const StepCall& call, const nn::ModulePtr& module);
   void load_into_flat_optimizer(const StepCall& call, const OptimizerPtr& optimizer);
+  void take_state_of_first_rank(const StepCall& call, const OptimizerPtr& optimizer);
+  optim::Optimizer::StateDict by_names(const StepCall& call, const optim::Optimizer::StateDict& dict,
+                                       const OptimizerPtr& optimizer) const;
+  static optim::Optimizer::StateDict without_tensors(optim::Optimizer::StateDict dict);
   static Value value_of_first_rank(const StepCall& call, std::string_view argument);
 
   std::vector<layout::MeshShape> meshes_;
+  std::vector<nn::ModulePtr> replicated_;
   plan::Planner planner_;
   TracedModel model_;
   TracedShards shards_;
@@ -157,9 +165,15 @@ class DryRun final : public StepRunner {
   std::map<ScalerPtr, std::set<OptimizerPtr>> unscaled_;  // since the last update of the scaler
   std::set<ScalerPtr> skipped_;                           // those that skipped a step since their last update
   std::vector<bool> scaled_steps_;
-  std::size_t num_scaled_steps_ = 0;                   // so far
-  std::map<plan::TensorId, MeshPtr> gather_meshes_;    // of sharded parameters: the ranks of their all-gathers
-  std::map<std::string, bool> saved_optimizer_state_;  // of checkpoints of this stage, by folder: whether they have one
+  std::size_t num_scaled_steps_ = 0;                 // so far
+  std::map<plan::TensorId, MeshPtr> gather_meshes_;  // of sharded parameters: the ranks of their all-gathers
+  // An optimizer of a checkpoint: names, keys and options, with undefined tensors.
+  struct SavedOptimizer {
+    optim::Optimizer::StateDict state;
+    bool is_of_units = false;
+  };
+  // Of the checkpoints of this stage, by folder and by the name of the part.
+  std::map<std::string, std::map<std::string, SavedOptimizer>> saved_optimizers_;
   std::vector<std::string> unknown_values_;
   std::set<std::string, std::less<>> values_read_;
   bool is_attempt_ = false;  // within a step that must raise

@@ -77,6 +77,9 @@ void DryRun::make_units(const ModuleMatch& root, const FlatShardArguments& argum
   plan::Planner::Ignored ignored;
   for (const ModuleMatch& one : arguments.ignored_modules) ignored.modules.insert(model_.id_of(one.module));
   for (const TensorMatch& one : arguments.ignored_parameters) ignored.parameters.insert(model_.id_of(one.tensor()));
+  for (const ModuleMatch& one : arguments.ignored_modules)
+    for (const nn::NamedParameter& shared : nn::named_parameters(one.module))
+      ignored.parameters.insert(model_.id_of(shared.tensor()));
   const std::vector<plan::Planner::FlatUnit> units = planner_.flat_units(model_.id_of(root.module), of_types, ignored);
   give_storage(units, policy.compute_device);
   if (arguments.sync_module_states) {

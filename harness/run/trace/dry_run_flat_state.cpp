@@ -58,7 +58,7 @@ Value DryRun::state_dict(StepCall& call) {
   return value_of_state(shards_.state_of(of.as_module("of")), state_form_of(call));
 }
 
-// Values from rank 0 change neither types nor devices. Only an optimizer of units has to load them in the plan.
+// Values from rank 0 change neither types nor devices. Modules without units need not load them in the plan.
 Value DryRun::load_state_dict(StepCall& call) {
   const NoGrad no_grad;
   const Value into = call.value("into");
@@ -73,7 +73,37 @@ Value DryRun::load_state_dict(StepCall& call) {
     return run_verb(call);
   else if (module)
     nn::settle(*module);
+  else if (optimizer)
+    take_state_of_first_rank(call, *optimizer);
   return Value();
+}
+
+// The same names and keys with undefined tensors.
+optim::Optimizer::StateDict DryRun::without_tensors(optim::Optimizer::StateDict dict) {
+  for (auto& [name, tensors] : dict.state) {
+    tensors.erase("step");
+    for (auto& [key, tensor] : tensors) tensor = Tensor();
+  }
+  return dict;
+}
+
+// The parameters of rank 0's state have state afterwards, the others none.
+void DryRun::take_state_of_first_rank(const StepCall& call, const OptimizerPtr& optimizer) {
+  const Value state = value_of_first_rank(call, "state");
+  const Value* groups = state.find(Key("groups"));
+  if (!groups || groups->as_list("groups").empty()) return;  // rank 0 alone knows the state
+  optimizer->load_state_dict(without_tensors(by_names(call, optimizer_state_of(state), optimizer)),
+                             optim::Optimizer::Missing::kept);
+}
+
+// The state by the names of the parameters, also if the step gives it by their positions.
+optim::Optimizer::StateDict DryRun::by_names(const StepCall& call, const optim::Optimizer::StateDict& dict,
+                                             const OptimizerPtr& optimizer) const {
+  if (!is_by_position(call)) return dict;
+  std::map<std::string, std::string> names;
+  for (std::string& name : flat_optimizers_.original_names(optimizer))
+    names.emplace(std::to_string(names.size()), std::move(name));
+  return renamed(dict, names);
 }
 
 void DryRun::load_into_flat_optimizer(const StepCall& call, const OptimizerPtr& optimizer) {
@@ -81,15 +111,9 @@ void DryRun::load_into_flat_optimizer(const StepCall& call, const OptimizerPtr& 
   const bool from_first = call.boolean("broadcast_from_rank0");
   const Value state = from_first ? value_of_first_rank(call, "state") : call.value("state");
   if (from_first && state.as_map("state").empty()) return;  // rank 0 alone knows the state
-  OptimizerState dict = optimizer_state_of(state);
+  const OptimizerState dict = optimizer_state_of(state);
   if (from_first && dict.groups.empty()) return;  // as above, from a state dict of rank 0 only
-  if (is_by_position(call)) {
-    std::map<std::string, std::string> names;
-    for (std::string& name : flat_optimizers_.original_names(optimizer))
-      names.emplace(std::to_string(names.size()), std::move(name));
-    dict = renamed(dict, names);
-  }
-  flat_optimizers_.load_state(optimizer, dict);
+  flat_optimizers_.load_state(optimizer, by_names(call, dict, optimizer));
 }
 
 // The argument as rank 0 evaluates it, such as `state if rank == 0 else {}`.

@@ -36,6 +36,15 @@ std::optional<device::Device> accelerator_of(const Value& device_id, const nn::M
   return device;
 }
 
+// Such a module of a group adds nothing to it.
+bool is_below_another(const ModuleMatch& at, const std::vector<ModuleMatch>& group) {
+  const auto is_at = [&at](const nn::NamedModule& one) { return one.module == at.module; };
+  return std::any_of(group.begin(), group.end(), [&](const ModuleMatch& other) {
+    const std::vector<nn::NamedModule> below = nn::named_modules(other.module);
+    return other.module != at.module && std::any_of(below.begin(), below.end(), is_at);
+  });
+}
+
 }  // namespace
 
 std::vector<plan::Axis> DryRun::axes_of(const DeviceMesh& mesh) {
@@ -78,8 +87,28 @@ Value DryRun::replicate(StepCall& call) {
     const auto device = accelerator_of(arguments.device_id, found.module, call.in.session());
     if (device) watch_.move_inputs_of(id, *device);
     planner_.replicate(id, choices);
+    replicated_.push_back(found.module);
   }
   return Value();
+}
+
+// A replicated module averages the gradient of a parameter that its forward used, even if it has been frozen since.
+// Other frozen tensors get no gradient.
+Value DryRun::set_requires_grad(StepCall& call) {
+  Value done = run_verb(call);
+  for (const nn::ModulePtr& module : replicated_)
+    for (const nn::NamedParameter& parameter : nn::named_parameters(module)) {
+      const Tensor& tensor = parameter.trained();
+      if (!is_leaf(tensor) || planner_.shards().owns(model_.id_of(tensor))) continue;
+      if (requires_grad(tensor))
+        set_accumulator(tensor, {});
+      else
+        set_accumulator(tensor, [](const Tensor& leaf, const Tensor& gradient) {
+          accumulate_grad(leaf, gradient);
+          run_post_accumulate_hooks(leaf);
+        });
+    }
+  return done;
 }
 
 // ---- fully_shard ----
@@ -114,16 +143,22 @@ void DryRun::shard_group(const std::vector<ModuleMatch>& found, FullyShardArgume
                          plan::ShardChoices choices, const ShardPolicy& policy) {
   std::vector<plan::ModuleId> ids;
   std::vector<nn::ModulePtr> modules;
+  std::vector<ModuleMatch> outermost;
   for (const ModuleMatch& at : found) {
     choices.owner += str(choices.owner.empty() ? "" : "+", at.path);
+    if (is_below_another(at, found)) continue;
+    outermost.push_back(at);
     watch_.watch(at.module);
     ids.push_back(model_.id_of(at.module));
     modules.push_back(at.module);
   }
-  choices.dims = shard_dims_of(found, arguments.shard_dim);
+  choices.dims = shard_dims_of(outermost, arguments.shard_dim);
   plan::Planner::Ignored ignored;
   for (const ModuleMatch& one : arguments.ignored_modules) ignored.modules.insert(model_.id_of(one.module));
   for (const TensorMatch& one : arguments.ignored_parameters) ignored.parameters.insert(model_.id_of(one.tensor()));
+  for (const ModuleMatch& one : arguments.ignored_modules)
+    for (const nn::NamedParameter& shared : nn::named_parameters(one.module))
+      ignored.parameters.insert(model_.id_of(shared.tensor()));
   const plan::Planner::Managed managed = planner_.managed_by(ids, ignored);
   for (const plan::TensorId id : managed.parameters)
     if (const std::optional<plan::Axis> axis = tensor_parallel_.partial_axis_of(id))
@@ -136,9 +171,9 @@ void DryRun::shard_group(const std::vector<ModuleMatch>& found, FullyShardArgume
 // The dims that are stated, counted from the front.
 std::map<plan::TensorId, int> DryRun::shard_dims_of(const std::vector<ModuleMatch>& found, ShardDimArgument& stated) {
   std::map<plan::TensorId, int> dims;
-  for (const ModuleMatch& at : found)
-    for (const nn::NamedParameter& parameter : nn::named_parameters(at.module))
-      if (const std::optional<int> dim = stated.stated_for(parameter.path))
+  for (std::size_t i = 0; i < found.size(); ++i)
+    for (const nn::NamedParameter& parameter : nn::named_parameters(found[i].module))
+      if (const auto dim = stated.stated_for(found.size() == 1 ? parameter.path : str(i, ".", parameter.path)))
         dims[model_.id_of(parameter.tensor())] = *dim;
   for (auto& [id, dim] : dims) {
     const int num_dims = model_.tensor(id).num_dims();

@@ -1,4 +1,6 @@
 // How a dry run performs the verbs that apply no parallel API (treatments of dry_run.cpp).
+#include <algorithm>
+
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/tensor/ops.hpp"
@@ -82,13 +84,15 @@ void settle_modules(const Value& state) {
   });
 }
 
-bool has_optimizer_state(const Value& state) {
-  bool has_state = false;
-  visit_state(state, [&](const Value& value) {
-    if (const OptimizerPtr* optimizer = value.get_if<OptimizerPtr>())
-      has_state = has_state || !(*optimizer)->state_tensors().empty();
-  });
-  return has_state;
+// Calls visit(name, optimizer) for each optimizer of the state. The names tell the parts of a state apart.
+template <class Visit>
+void visit_optimizers(const std::string& name, const Value& value, const Visit& visit) {
+  if (const OptimizerPtr* optimizer = value.get_if<OptimizerPtr>()) visit(name, *optimizer);
+  if (value.is(Value::Kind::map))
+    for (const auto& [key, item] : value.as_map("state")) visit_optimizers(str(name, ".", key.text), item, visit);
+  if (value.is(Value::Kind::list))
+    for (std::size_t i = 0; i < value.as_list("state").size(); ++i)
+      visit_optimizers(str(name, ".", i), value.as_list("state")[i], visit);
 }
 
 }  // namespace
@@ -96,23 +100,48 @@ bool has_optimizer_state(const Value& state) {
 Value DryRun::save_checkpoint(StepCall& call) {
   const Value state = call.value("state");
   settle_modules(state);
-  saved_optimizer_state_[call.text("folder")] = has_optimizer_state(state);
+  std::map<std::string, SavedOptimizer>& saved = saved_optimizers_[call.text("folder")];
+  saved.clear();
+  visit_optimizers("", state, [&](const std::string& name, const OptimizerPtr& optimizer) {
+    saved[name] = {without_tensors(optimizer->state_dict()), flat_optimizers_.trains_units(optimizer)};
+  });
   return Value();
 }
 
-// Shapes, types and devices stay, and optimizers get the state that the checkpoint has. A checkpoint of an earlier
-// stage is taken to have one. The plain values of the checkpoint are unknown.
+// Optimizers get the state that the checkpoint has. What an earlier stage or another rank has saved is taken to be
+// state of every parameter, and so is any state of units.
+void DryRun::load_saved_optimizer(const std::string& folder, const std::string& name, const OptimizerPtr& optimizer,
+                                  bool partial) {
+  const SavedOptimizer* found = nullptr;
+  if (const auto saved = saved_optimizers_.find(folder); saved != saved_optimizers_.end()) {
+    const auto at = saved->second.find(name);
+    if (at != saved->second.end())
+      found = &at->second;
+    else if (partial)
+      return;
+  }
+  if (!found || found->is_of_units || flat_optimizers_.trains_units(optimizer)) {
+    if (found && found->state.state.empty()) return;
+    optimizer->init_state();
+    return flat_optimizers_.note_init(optimizer);
+  }
+  optim::Optimizer::StateDict after = without_tensors(optimizer->state_dict());
+  std::map<std::string, std::map<std::string, Tensor>> tensors;
+  if (partial) tensors.insert(after.state.begin(), after.state.end());
+  for (const auto& [parameter, keys] : found->state.state) tensors[parameter].insert(keys.begin(), keys.end());
+  after.state.assign(tensors.begin(), tensors.end());
+  for (std::size_t i = 0; i < std::min(after.groups.size(), found->state.groups.size()); ++i)
+    after.groups[i].second = found->state.groups[i].second;
+  optimizer->load_state_dict(after, optim::Optimizer::Missing::kept);
+}
+
+// Shapes, types and devices stay. The plain values of the checkpoint are unknown.
 Value DryRun::load_checkpoint(StepCall& call) {
   const Value state = call.value("state");
   settle_modules(state);
-  const auto saved = saved_optimizer_state_.find(call.text("folder"));
-  if (saved == saved_optimizer_state_.end() || saved->second)
-    visit_state(state, [this](const Value& value) {
-      if (const OptimizerPtr* optimizer = value.get_if<OptimizerPtr>()) {
-        (*optimizer)->init_state();
-        flat_optimizers_.note_init(*optimizer);
-      }
-    });
+  visit_optimizers("", state, [&](const std::string& name, const OptimizerPtr& optimizer) {
+    load_saved_optimizer(call.text("folder"), name, optimizer, call.boolean("partial"));
+  });
   if (!call.step.as.empty()) throw Error("the values of a checkpoint are known in a run only");
   return Value();
 }

@@ -47,7 +47,7 @@ void ModuleWatch::before_forward(plan::ModuleId id, nn::Module& module, nn::Inpu
   // The tree changes between forwards, but neither within a forward nor in a backward that recomputes.
   if (depth_++ == 0 && !in_backward()) refresh(module.shared_from_this());
   report_position();
-  const bool watches_backward = planner_.enter(id, {grad_enabled(), in_backward()});
+  const bool watches_backward = planner_.enter(id, {grad_enabled(), in_backward(), nn::running_call()});
   shards_.follow();
   prepare_inputs(id, inputs);
   if (!watches_backward) return;

@@ -64,6 +64,7 @@ void TracedShards::hide_full(const std::vector<plan::ModuleId>& ids, bool writes
     for (Parameter& parameter : group.parameters) {
       const bool has = grad(parameter.slots.front().get().tensor).defined();
       found = found || has;
+      if (!unit.slot) set_requires_grad(parameter.shard, requires_grad(parameter.slots.front().get().tensor));
       if (writes_gradients && !unit.slot) give_gradient(group, parameter.shard, has);
       for (const Slot& slot : parameter.slots) {
         slot.get().tensor = slot.get().sharded = parameter.shard;

@@ -117,6 +117,13 @@ std::vector<std::string> TracedFlatOptimizers::original_names(const OptimizerPtr
   return names;
 }
 
+bool TracedFlatOptimizers::trains_units(const OptimizerPtr& optimizer) const {
+  for (const std::vector<Trained>& group : trained_by(optimizer))
+    for (const Trained& one : group)
+      if (one.part) return true;
+  return false;
+}
+
 bool TracedFlatOptimizers::converts(const OptimizerPtr& optimizer) const {
   for (const std::vector<Trained>& group : trained_by(optimizer))
     for (const Trained& one : group)

@@ -18,6 +18,7 @@ class TracedFlatOptimizers {
  public:
   TracedFlatOptimizers(plan::Planner& planner, TracedShards& shards) : planner_(planner), shards_(shards) {}
 
+  bool trains_units(const OptimizerPtr& optimizer) const;  // at least one
   // Whether state dicts of the optimizer are those of units: it trains one, and the type is not `local`.
   bool converts(const OptimizerPtr& optimizer) const;
   void note_step(const OptimizerPtr& optimizer);

@@ -144,14 +144,20 @@ nn::StateDict TracedShards::state_of(const nn::ModulePtr& root) {
   return dict;
 }
 
-// A shared parameter is loaded once.
+// A shared parameter is loaded once, from the last of its entries that is given.
 void TracedShards::load_state(const nn::ModulePtr& root, const TypeOfEntry& type_of) {
   nn::settle(root);
-  std::set<std::pair<const Group*, std::size_t>> loaded;
-  for (const StateEntry& entry : state_entries(root)) {
-    if (!entry.group || entry.buffer || entry.is_chunk) continue;
-    const std::optional<DType> dtype = type_of(entry.path, entry.group->flat->chunk.dtype());
-    if (!dtype || !loaded.insert({entry.group, entry.index}).second) continue;
+  const std::vector<StateEntry> entries = state_entries(root);
+  const auto given = [&](const StateEntry& entry) -> std::optional<DType> {
+    if (!entry.group || entry.buffer || entry.is_chunk) return std::nullopt;
+    return type_of(entry.path, entry.group->flat->chunk.dtype());
+  };
+  std::map<std::pair<const Group*, std::size_t>, const StateEntry*> last;
+  for (const StateEntry& entry : entries)
+    if (given(entry)) last[{entry.group, entry.index}] = &entry;
+  for (const StateEntry& entry : entries) {
+    const std::optional<DType> dtype = given(entry);
+    if (!dtype || last.at({entry.group, entry.index}) != &entry) continue;
     const Parameter& parameter = entry.group->parameters[entry.index];
     const Dims sizes = parameter.inner ? sizes_on_rank(*parameter.inner) : parameter.sizes;
     planner_.load_flat_state(entry.group->flat->id, sizes, *dtype, entry.group->flat->state.type);

@@ -128,6 +128,24 @@ void TracedShards::give_gradient(const Group& group, const Tensor& shard, bool h
   set_grad(shard, shard.layout() ? make_sharded(made, shard.layout()) : made, GradientType::any_floating);
 }
 
+// zero_grad drops the gradients of a unit that wait for synchronization.
+void TracedShards::note_gradients_kept_back(const Group& group) {
+  for (std::size_t i = 0; i < group.parameters.size(); ++i)
+    if (planner_.shards().keeps_back(group.parameters[i].id))
+      note_kept_back(trained(group, group.parameters[i]),
+                     [this, id = group.flat->id, i] { forget_gradient_kept_back(id, i); });
+}
+
+// All parameters of a chunk are trained as one tensor.
+void TracedShards::forget_gradient_kept_back(plan::ModuleId unit, std::size_t index) {
+  Group& group = groups_[group_of_.at(unit)];
+  for (Parameter& parameter : group.parameters) {
+    if (!trained(group, parameter).same_as(trained(group, group.parameters[index]))) continue;
+    planner_.shards().forget_kept_back(parameter.id);
+    parameter.fresh = Tensor();
+  }
+}
+
 std::vector<plan::ModuleId> TracedShards::units_below(const nn::ModulePtr& module) const {
   std::vector<plan::ModuleId> units;
   for (const nn::NamedModule& entry : nn::named_modules(module))

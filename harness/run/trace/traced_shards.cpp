@@ -181,6 +181,9 @@ void TracedShards::show(Group& group) {
   using SlotTensor = plan::ShardPlan::SlotTensor;
   if (group.flat && group.flat->casts_buffers && planner_.shards().root_of(group.flat->id) >= 0)
     cast_buffers(*group.flat);
+  if (group.flat)
+    for (const Parameter& parameter : group.parameters)
+      planner_.shards().note_frozen(parameter.id, !requires_grad(trained(group, parameter)));
   if (group.flat && group.flat->shows_full) return;
   for (Parameter& parameter : group.parameters) {
     const SlotTensor shown = planner_.shards().slot_tensor(parameter.id);
@@ -221,6 +224,8 @@ void TracedShards::hold_gradient(plan::TensorId id, const Tensor& gradient) {
 void TracedShards::end_backward() {
   follow();
   buffers_.end_backward();
+  for (const Group& group : groups_)
+    if (group.flat) note_gradients_kept_back(group);
 }
 
 // A reduced gradient has the layout and the type of the shard. Hooks on shards run after all gradients are set.

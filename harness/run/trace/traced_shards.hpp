@@ -176,6 +176,8 @@ class TracedShards {
   static std::vector<Tensor> give_gradients(Group& group);
   static DType gradient_type(const Group& group);
   static void give_gradient(const Group& group, const Tensor& shard, bool has);
+  void note_gradients_kept_back(const Group& group);
+  void forget_gradient_kept_back(plan::ModuleId unit, std::size_t index);
   // ---- traced_flat_state.cpp ----
   struct StateEntry {
     std::string path;

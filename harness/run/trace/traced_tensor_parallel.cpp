@@ -89,8 +89,11 @@ TracedTensorParallel::StyledPtr TracedTensorParallel::add_module(const TensorPar
   auto styled =
       std::make_shared<Styled>(Styled{model_.id_of(one.module), one.style, arguments.mesh->shape(), owner, {}});
   plan::TensorParallelPlan::StyledModule planned{owner, choice_of(one.style), kind, styled->mesh};
-  if (kind == plan::ModuleKind::linear)
-    planned.input_features = global_sizes(one.module->parameter_slot("weight")->tensor)[1];
+  // A Linear that a scenario defines may have another weight, or none.
+  const nn::ParameterSlot* weight = kind == plan::ModuleKind::linear ? one.module->parameter_slot("weight") : nullptr;
+  const bool converts_inputs = one.style.kind != StyleKind::prepare_output;
+  if (converts_inputs && weight && weight->tensor.defined() && global_sizes(weight->tensor).size() == 2)
+    planned.input_features = global_sizes(weight->tensor)[1];
   planner_.tensor_parallel().add(styled->id, std::move(planned));
   const bool with_children = one.style.kind == StyleKind::sequence_parallel;
   for (const nn::NamedParameter& parameter : nn::named_parameters(one.module, false)) {

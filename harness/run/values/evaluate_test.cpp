@@ -65,6 +65,10 @@ TEST_F(Evaluate, ComparesNumbersByValue) {
   EXPECT_THAT(error("'a' < 1"), HasSubstr("no order"));
   EXPECT_EQ(text_of("'a' < 'b'"), "true");
   EXPECT_EQ(text_of("inf > 9223372036854775807"), "true");
+  EXPECT_EQ(text_of("9223372036854775807 < 9223372036854775808.0"), "true");
+  EXPECT_EQ(text_of("9223372036854775808.0 <= 9223372036854775807"), "false");
+  EXPECT_EQ(text_of("9007199254740993 > 9007199254740992.0"), "true");
+  EXPECT_EQ(text_of("[2 < 2.5, -2 > -2.5, 3 <= 3.0, 2.5 < 3]"), "[true,true,true,true]");
 }
 
 TEST_F(Evaluate, ComparesTensorsWithNoneOnly) {
@@ -96,6 +100,10 @@ TEST_F(Evaluate, IndexesAndSlicesAsInPython) {
   EXPECT_EQ(text_of("xs[1:9]"), "[2,3]");
   EXPECT_EQ(text_of("xs[:-1]"), "[1,2]");
   EXPECT_EQ(text_of("'abc'[1]"), "b");
+  EXPECT_EQ(text_of("len('d\xc3\xa9j\xc3\xa0')"), "4");
+  EXPECT_EQ(text_of("'d\xc3\xa9j\xc3\xa0'[-1]"), "\xc3\xa0");
+  EXPECT_EQ(text_of("'d\xc3\xa9j\xc3\xa0'[1:3]"), "\xc3\xa9j");
+  EXPECT_THAT(error("'\xc3\xa9'[1]"), HasSubstr("index 1 is out of range: the text has 1"));
   EXPECT_THAT(error("xs[3]"), HasSubstr("out of range"));
   EXPECT_EQ(text_of("{'a': 1, 2: 'b'}[2]"), "b");
   EXPECT_THAT(error("{'a': 1}['b']"), HasSubstr("no key 'b'"));

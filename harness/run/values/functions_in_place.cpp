@@ -1,4 +1,7 @@
 // Functions that change a tensor in place and return it.
+#include <cmath>
+#include <cstdint>
+
 #include "engine/autograd/ops.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "harness/run/values/functions.hpp"
@@ -17,7 +20,7 @@ Value change(const CallArguments& call, OnNumber&& on_number, OnTensor&& on_tens
   } else if (const bool* flag = value.get_if<bool>(); flag && !x.is_sharded()) {
     on_tensor(x, lockstep::full(Dims(), *flag ? 1.0 : 0.0, DType::boolean, x.device()));
   } else {
-    const double number = value.as_number("value");
+    const Number number = number_of(value, "value");
     if (!is_floating(x.dtype()) && value.is(Value::Kind::number))
       throw Error(str("a floating-point number into ", describe_sharded(x)), "cast the target, or give an integer");
     on_number(x, number);
@@ -25,30 +28,43 @@ Value change(const CallArguments& call, OnNumber&& on_number, OnTensor&& on_tens
   return Value(x);
 }
 
+// alpha * value as it is added to x; exact for an integer x, whose value is an integer.
+Number scaled(const Tensor& x, Number value, double alpha) {
+  if (alpha == 1.0) return value;
+  if (is_floating(x.dtype())) return alpha * value.value();
+  constexpr double beyond = 0x1p63;
+  if (std::trunc(alpha) != alpha || std::abs(alpha) >= beyond)
+    throw Error(str("add_: alpha ", alpha, " for ", describe_sharded(x)), "give an integer, or cast the target");
+  std::int64_t product = 0;
+  if (__builtin_mul_overflow(static_cast<std::int64_t>(alpha), value.integer(), &product))
+    throw Error(str("add_: ", alpha, " * ", value.integer(), " does not fit in a 64-bit integer"));
+  return product;
+}
+
 }  // namespace
 
 Value add_in_place(const CallArguments& call) {
   const double alpha = number_at(call, "alpha", 1.0);
   return change(
-      call, [alpha](const Tensor& x, double value) { ops::add_(x, alpha * value); },
+      call, [alpha](const Tensor& x, Number value) { ops::add_(x, scaled(x, value, alpha)); },
       [alpha](const Tensor& x, const Tensor& value) { ops::add_(x, value, alpha); });
 }
 
 Value sub_in_place(const CallArguments& call) {
   return change(
-      call, [](const Tensor& x, double value) { ops::sub_(x, value); },
+      call, [](const Tensor& x, Number value) { ops::sub_(x, value); },
       [](const Tensor& x, const Tensor& value) { ops::sub_(x, value); });
 }
 
 Value mul_in_place(const CallArguments& call) {
   return change(
-      call, [](const Tensor& x, double value) { ops::mul_(x, value); },
+      call, [](const Tensor& x, Number value) { ops::mul_(x, value); },
       [](const Tensor& x, const Tensor& value) { ops::mul_(x, value); });
 }
 
 Value div_in_place(const CallArguments& call) {
   return change(
-      call, [](const Tensor& x, double value) { ops::div_(x, value); },
+      call, [](const Tensor& x, Number value) { ops::div_(x, value.value()); },
       [](const Tensor& x, const Tensor& value) { ops::div_(x, value); });
 }
 
@@ -62,7 +78,7 @@ Value fill_in_place(const CallArguments& call) {
   const Tensor& x = call.tensor(0, "x");
   const Value& value = call.at(1, "value");
   const bool* flag = value.get_if<bool>();
-  ops::fill_(x, flag ? (*flag ? 1.0 : 0.0) : value.as_number("value"));
+  ops::fill_(x, flag ? Number(*flag) : number_of(value, "value"));
   return Value(x);
 }
 

@@ -6,6 +6,7 @@
 #include "harness/run/values/evaluate.hpp"
 #include "harness/run/values/functions.hpp"
 #include "harness/run/values/paths.hpp"
+#include "harness/scenario/characters.hpp"
 
 namespace lockstep::run::functions {
 
@@ -74,7 +75,7 @@ Value log2(const CallArguments& call) {
 
 Value len(const CallArguments& call) {
   const Value& x = call.at(0, "x");
-  if (const std::string* text = x.get_if<std::string>()) return Value(static_cast<std::int64_t>(text->size()));
+  if (const std::string* text = x.get_if<std::string>()) return Value(scenario::num_characters(*text));
   if (x.is(Value::Kind::map)) return Value(static_cast<std::int64_t>(x.as_map("x").size()));
   return Value(static_cast<std::int64_t>(x.as_list("x").size()));
 }

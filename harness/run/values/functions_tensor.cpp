@@ -1,5 +1,7 @@
 // Factories of tensors, and functions of tensors. Some of these accept plain numbers too.
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
@@ -119,31 +121,52 @@ Value full(const CallArguments& call) {
   const Value& value = call.at(1, "value");
   if (const bool* flag = value.get_if<bool>())
     return Value(lockstep::full(checked(dims), *flag, dtype_for(call, DType::boolean), device_for(call)));
-  return Value(lockstep::full(checked(dims), value.as_number("value"), floating_for(call), device_for(call)));
+  return Value(lockstep::full(checked(dims), number_of(value, "value"), floating_for(call), device_for(call)));
 }
 
 Value full_like(const CallArguments& call) {
   const Tensor& like = call.tensor(0, "tensor");
   const device::Device device = call.keyword("device") ? device_for(call) : like.device();
   const Tensor made =
-      lockstep::full(like.sizes(), call.at(1, "value").as_number("value"), dtype_for(call, like.dtype()), device);
+      lockstep::full(like.sizes(), number_of(call.at(1, "value"), "value"), dtype_for(call, like.dtype()), device);
   if (like.is_sharded() && layout::has_partial(*like.layout()))
     throw Error(str("like ", describe_sharded(like), ", which has a partial placement"), "give the sizes to full()");
   return Value(sharded_like(made, like));
 }
 
+namespace {
+
+// For integers that a double would round.
+Tensor arange_of_integers(std::int64_t start, std::int64_t stop, std::int64_t step, device::Device device) {
+  if (start != stop && (start < stop) != (step > 0))
+    throw Error(str("arange: from ", start, " to ", stop, " in steps of ", step, " does not end"),
+                "give a step that leads from start to end");
+  const auto distance = [](std::int64_t a, std::int64_t b) {  // unsigned, because it may exceed the largest int64
+    const auto from = static_cast<std::uint64_t>(std::min(a, b)), to = static_cast<std::uint64_t>(std::max(a, b));
+    return to - from;
+  };
+  const std::uint64_t length = distance(start, stop), stride = distance(0, step);
+  const std::uint64_t count = length / stride + (length % stride == 0 ? 0 : 1);
+  const Tensor indices = lockstep::arange(0.0, static_cast<double>(count), 1.0, DType::int64, device);
+  return raw::add(raw::mul(indices, step), start);
+}
+
+}  // namespace
+
 Value arange(const CallArguments& call) {
   const Value& first = call.at(0, "start_or_stop");
   const Value* second = call.find(1, "stop");
   const Value* third = call.find(2, "step");
-  const double start = second ? first.as_number("start") : 0.0;
-  const double stop = second ? second->as_number("stop") : first.as_number("stop");
-  const double step = third ? third->as_number("step") : 1.0;
-  if (step == 0.0) throw Error("the step must not be 0");
-  const bool integers = first.is(Value::Kind::integer) && (!second || second->is(Value::Kind::integer)) &&
-                        (!third || third->is(Value::Kind::integer));
-  return Value(lockstep::arange(start, stop, step, dtype_for(call, integers ? DType::int64 : floating_for(call)),
-                                device_for(call)));
+  const Number start = second ? number_of(first, "start") : Number(0);
+  const Number stop = second ? number_of(*second, "stop") : number_of(first, "stop");
+  const Number step = third ? number_of(*third, "step") : Number(1);
+  if (step.value() == 0.0) throw Error("the step must not be 0");
+  const bool integers = start.is_integer() && stop.is_integer() && step.is_integer();
+  const DType dtype = dtype_for(call, integers ? DType::int64 : floating_for(call));
+  const device::Device device = device_for(call);
+  if (integers && dtype == DType::int64 && !(start.is_exact() && stop.is_exact() && step.is_exact()))
+    return Value(arange_of_integers(start.integer(), stop.integer(), step.integer(), device));
+  return Value(lockstep::arange(start.value(), stop.value(), step.value(), dtype, device));
 }
 
 Value tensor(const CallArguments& call) {
@@ -302,10 +325,9 @@ Value item(const CallArguments& call) {
       if (!placement.is_replicate())
         throw Error(str("x is ", describe_sharded(x), ", of which this rank holds one shard only"),
                     "take full_tensor of it in `let`");
-  const double value = lockstep::item(x);
-  if (x.dtype() == DType::boolean) return Value(value != 0.0);
-  if (!is_floating(x.dtype())) return Value(static_cast<std::int64_t>(value));
-  return Value(value);
+  if (is_floating(x.dtype())) return Value(lockstep::item(x));
+  const std::int64_t value = lockstep::integer_item(x);
+  return x.dtype() == DType::boolean ? Value(value != 0) : Value(value);
 }
 Value finite(const CallArguments& call) {
   const Tensor& x = call.tensor(0, "x");

@@ -8,6 +8,7 @@
 #include "engine/autograd/ops.hpp"
 #include "harness/run/values/evaluate.hpp"
 #include "harness/run/values/functions.hpp"
+#include "harness/scenario/characters.hpp"
 #include "harness/scenario/vocabulary.hpp"
 
 namespace lockstep::run {
@@ -125,12 +126,6 @@ std::optional<Value> on_tensor(Op op, const Tensor& x, const Right& y) {
   }
 }
 
-// A number of the language, with its kind.
-Number number_of(const Value& value) {
-  if (const std::int64_t* integer = value.get_if<std::int64_t>()) return *integer;
-  return value.as_number("operand");
-}
-
 std::optional<Value> on_number_and_tensor(Op op, Number x, const Tensor& y) {
   switch (op) {
     case Op::add:
@@ -153,9 +148,9 @@ Value on_tensors(Op op, const Value& a, const Value& b) {
   if (x && y)
     result = on_tensor(op, *x, *y);
   else if (x && b.is_number())
-    result = on_tensor(op, *x, number_of(b));
+    result = on_tensor(op, *x, number_of(b, "operand"));
   else if (y && a.is_number())
-    result = on_number_and_tensor(op, number_of(a), *y);
+    result = on_number_and_tensor(op, number_of(a, "operand"), *y);
   if (!result) no_operator(op, a, b);
   return *std::move(result);
 }
@@ -185,8 +180,7 @@ Value contains(const Value& item, const Value& container) {
   no_operator(Op::in, item, container);
 }
 
-std::int64_t position(std::int64_t index, std::size_t size, std::string_view container) {
-  const auto count = static_cast<std::int64_t>(size);
+std::int64_t position(std::int64_t index, std::int64_t count, std::string_view container) {
   const std::int64_t at = index < 0 ? index + count : index;
   if (at < 0 || at >= count) throw Error(str("index ", index, " is out of range: ", container, " has ", count));
   return at;
@@ -207,6 +201,11 @@ std::pair<std::int64_t, std::int64_t> bounds(const Value& from, const Value& to,
 
 bool is_less(const Value& a, const Value& b) {
   if (a.is(Kind::integer) && b.is(Kind::integer)) return *a.get_if<std::int64_t>() < *b.get_if<std::int64_t>();
+  // Exact for integers that a double cannot represent.
+  if (a.is(Kind::integer) && b.is(Kind::number))
+    return scenario::compare_values(*a.get_if<std::int64_t>(), *b.get_if<double>()) == -1;
+  if (a.is(Kind::number) && b.is(Kind::integer))
+    return scenario::compare_values(*b.get_if<std::int64_t>(), *a.get_if<double>()) == 1;
   if (a.is_number() && b.is_number()) return a.as_number("operand") < b.as_number("operand");
   if (a.is(Kind::text) && b.is(Kind::text)) return *a.get_if<std::string>() < *b.get_if<std::string>();
   if (a.is_tensor() || b.is_tensor())
@@ -273,12 +272,13 @@ Value index_into(const Value& of, const Value& at) {
   switch (of.kind()) {
     case Kind::list: {
       const List& list = of.as_list("list");
-      return list[static_cast<std::size_t>(position(at.as_int("the index of a list"), list.size(), "the list"))];
+      const auto count = static_cast<std::int64_t>(list.size());
+      return list[static_cast<std::size_t>(position(at.as_int("the index of a list"), count, "the list"))];
     }
     case Kind::text: {
       const std::string& text = *of.get_if<std::string>();
-      return Value(std::string(
-          1, text[static_cast<std::size_t>(position(at.as_int("the index of a text"), text.size(), "the text"))]));
+      const std::int64_t index = position(at.as_int("the index of a text"), scenario::num_characters(text), "the text");
+      return Value(std::string(scenario::characters(text, index, index + 1)));
     }
     case Kind::map: {
       const std::int64_t* integer = at.get_if<std::int64_t>();
@@ -289,8 +289,8 @@ Value index_into(const Value& of, const Value& at) {
     case Kind::module: {
       const nn::ModulePtr& module = *of.get_if<nn::ModulePtr>();
       const std::int64_t index = at.as_int("the index of a module");
-      return Value(
-          module->children[static_cast<std::size_t>(position(index, module->children.size(), "the module"))].module);
+      const auto count = static_cast<std::int64_t>(module->children.size());
+      return Value(module->children[static_cast<std::size_t>(position(index, count, "the module"))].module);
     }
     case Kind::mesh: {
       std::vector<std::string> axes;
@@ -306,8 +306,7 @@ Value index_into(const Value& of, const Value& at) {
         return noted_result("index_select", {tensor, *index}, ops::index_select(tensor, 0, *index));
       if (tensor.num_dims() == 0) throw Error("a tensor without dims cannot be indexed", "take item() of it");
       return Value(ops::select(tensor, 0,
-                               position(at.as_int("the index of a tensor"), static_cast<std::size_t>(tensor.size(0)),
-                                        "the tensor's first dim")));
+                               position(at.as_int("the index of a tensor"), tensor.size(0), "the tensor's first dim")));
     }
     default:
       throw Error(str(describe(of), " cannot be indexed"));
@@ -316,8 +315,8 @@ Value index_into(const Value& of, const Value& at) {
 
 Value slice_of(const Value& of, const Value& from, const Value& to) {
   if (const std::string* text = of.get_if<std::string>()) {
-    const auto [first, last] = bounds(from, to, static_cast<std::int64_t>(text->size()));
-    return Value(text->substr(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first)));
+    const auto [first, last] = bounds(from, to, scenario::num_characters(*text));
+    return Value(std::string(scenario::characters(*text, first, last)));
   }
   if (of.is(Kind::list)) {
     const List& list = of.as_list("list");

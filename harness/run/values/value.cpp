@@ -137,6 +137,11 @@ double Value::as_number(std::string_view subject) const {
   wrong_kind(subject, "a number");
 }
 
+Number number_of(const Value& value, std::string_view subject) {
+  if (const std::int64_t* integer = value.get_if<std::int64_t>()) return *integer;
+  return value.as_number(subject);
+}
+
 const std::string& Value::as_text(std::string_view subject) const {
   if (const std::string* value = get_if<std::string>()) return *value;
   wrong_kind(subject, "a text");

@@ -24,6 +24,7 @@
 #include "engine/nn/module.hpp"
 #include "engine/optim/grad_scaler.hpp"
 #include "engine/optim/optimizer.hpp"
+#include "engine/tensor/number.hpp"
 #include "engine/tensor/tensor.hpp"
 #include "harness/scenario/charged.hpp"
 #include "harness/scenario/literal.hpp"
@@ -190,6 +191,9 @@ std::string describe(const Value& value);
 // `==` of the language. Numbers are compared by value, lists and maps item by item (maps in any order). Values of
 // different kinds are not equal. Throws Error for a tensor with anything except none, and for kinds without equality.
 bool equal(const Value& a, const Value& b);
+
+// A number with its kind: an integer beyond 2^53 stays exact. Throws Error ("`subject` must be a number, not ...").
+Number number_of(const Value& value, std::string_view subject);
 
 // Adds an entry, or replaces the value of the one with that key.
 void set_entry(Map& map, Key key, Value value);

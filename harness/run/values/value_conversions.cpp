@@ -53,11 +53,10 @@ scenario::Literal tensor_literal(const Tensor& tensor, std::int64_t limit) {
   scenario::Budget::ask(static_cast<std::int64_t>(bounded_bytes(tensor.num_elements(), 2 * sizeof(double))),
                         [&] { return str("writing out a tensor of ", tensor.num_elements(), " elements"); });
   std::size_t next = 0;
-  const std::vector<double> values = to_doubles(tensor);
-  if (is_floating(tensor.dtype())) return nested(values, tensor.sizes(), 0, next);
-  std::vector<std::int64_t> integers(values.begin(), values.end());
+  if (is_floating(tensor.dtype())) return nested(to_doubles(tensor), tensor.sizes(), 0, next);
+  const std::vector<std::int64_t> integers = to_integers(tensor);
   if (tensor.dtype() != DType::boolean) return nested(integers, tensor.sizes(), 0, next);
-  const std::vector<bool> bits(values.begin(), values.end());
+  const std::vector<bool> bits(integers.begin(), integers.end());
   return nested(bits, tensor.sizes(), 0, next);
 }
 

@@ -45,11 +45,11 @@ TEST(CheckVerbs, NoEvidenceIsInvalid) {
   EXPECT_EQ(run_steps("  - let: {a: 1}\n").result.status, Status::INVALID);
   // Zeros, shared storage and empty tensors are never evidence.
   const Ran ran = run_steps(R"yaml(
-  - let: {x: zeros(3), y: ones(2)}
+  - let: {x: zeros(3), y: ones(2), nothing: none}
   - expect_equal: [x, 0]
   - expect_equal: [y, y]
   - expect_equal: ["zeros(0)", "zeros(0)"]
-  - expect_equal: [none, none]
+  - expect_equal: [nothing, none]
 )yaml");
   EXPECT_EQ(ran.result.status, Status::INVALID);
   EXPECT_EQ(ran.evidence().trivial, 4);
@@ -120,7 +120,8 @@ TEST(CheckVerbs, EqualComparesValuesListsMapsAndModels) {
   - copy: a
     as: b
   - expect_equal: [a, b]
-  - expect_equal: ["[1.0, 'two', [3]]", "[1, 'two', [3]]"]
+  - let: {one: 1}
+  - expect_equal: ["[1.0, 'two', [3]]", "[one, 'two', [3]]"]
   - expect_equal: ["{'x': ones(2)}", "{'x': full([2], 1.0)}"]
   - expect_equal: [ones(2) * 3, 3]
 )yaml");
@@ -140,10 +141,11 @@ TEST(CheckVerbs, EqualReportsPlaceAndDifference) {
     as: b
   - assign: {to: b.fc2.bias, value: 7}
   - expect_equal: [a, b]
-  - expect_equal: ["[1, 2]", "[1, 2, 3]"]
-  - expect_equal: ["{'a': 1}", "{'b': 1}"]
+  - let: {one: 1}
+  - expect_equal: ["[one, 2]", "[1, 2, 3]"]
+  - expect_equal: ["{'a': one}", "{'b': 1}"]
   - expect_equal: [ones(2), "ones(3)"]
-  - expect_equal: [1, true]
+  - expect_equal: [one, true]
 )yaml");
   const std::vector<std::string> failures = ran.failures();
   ASSERT_EQ(failures.size(), 5u);
@@ -201,6 +203,18 @@ TEST(CheckVerbs, DifferentFailsOnEqualAndOnNotANumber) {
   EXPECT_THAT(failures[2], HasSubstr("expect_equal 7"));
 }
 
+TEST(CheckVerbs, NoteIsShownButIsNoExpectedMessage) {
+  const auto run_expecting = [](const char* message) {
+    TextOptions options;
+    options.head = str("expect_failure: [{when: true, reason: known, message: ", message, "}]\n");
+    return run_steps("  - let: {x: ones(3)}\n  - expect_equal: [x, 2]\n    note: the sizes do not fit\n", options);
+  };
+  const Ran noted = run_expecting("the sizes do not fit");
+  EXPECT_EQ(noted.result.status, Status::FAIL);
+  EXPECT_THAT(noted.result.failure->message, HasSubstr(" [the sizes do not fit]"));
+  EXPECT_EQ(run_expecting("3 of 3").result.status, Status::XFAIL);
+}
+
 TEST(CheckVerbs, BitsRequiredAppliesToFloat32) {
   const std::string steps = R"yaml(
   - let: {x: "full([3], 1.0)", y: "full([3], 1.0000001)"}
@@ -218,12 +232,13 @@ TEST(CheckVerbs, BitsRequiredAppliesToFloat32) {
 
 TEST(CheckVerbs, ToleranceScalesWithLargestElement) {
   const Ran ran = run_steps(R"yaml(
-  - expect_equal: {actual: "[100.0, 1.05]", expected: "[100.0, 1.0]", rtol: 0, atol: 0, of_largest: 1e-3}
-  - expect_equal: {actual: 1.05, expected: 1.0, rtol: 0, atol: 0, of_largest: 1e-3}
-  - expect_equal: {actual: 1.05, expected: 1.0, atol: 0.1}
+  - let: {x: 1.05}
+  - expect_equal: {actual: "[100.0, x]", expected: "[100.0, 1.0]", rtol: 0, atol: 0, of_largest: 1e-3}
+  - expect_equal: {actual: x, expected: 1.0, rtol: 0, atol: 0, of_largest: 1e-3}
+  - expect_equal: {actual: x, expected: 1.0, atol: 0.1}
 )yaml");
   ASSERT_EQ(ran.failures().size(), 1u);
-  EXPECT_THAT(ran.failures()[0], HasSubstr("expect_equal 4"));
+  EXPECT_THAT(ran.failures()[0], HasSubstr("expect_equal 5"));
 }
 
 }  // namespace

@@ -62,10 +62,7 @@ Dims with_first(Dims sizes, std::int64_t first) {
   return sizes;
 }
 
-// Rejects an asynchronous result along another dim than 0: the copy that moves the dim back must follow the wait.
 Value joined(comm::Work work, bool async, const Tensor& output, int dim) {
-  if (async && dim != 0)
-    throw Error("an asynchronous collective joins along dim 0 only", "wait at once, or transpose the tensor");
   return with_result(std::move(work), async, Value(from_front(output, dim)));
 }
 
@@ -76,7 +73,8 @@ Tensor plain_tensor(const StepCall& call, const char* argument = "tensor") {
   return tensor;
 }
 
-// The arguments of a collective that joins or splits a tensor along a dim.
+// The arguments of a collective that joins or splits a tensor along a dim. Rejects an asynchronous one along another
+// dim than 0: the copy that moves the dim back must follow the wait.
 struct AlongDim {
   explicit AlongDim(const StepCall& call)
       : tensor(plain_tensor(call)),
@@ -84,6 +82,8 @@ struct AlongDim {
         group(group_of(*mesh)),
         dim(dim_of(call, tensor)),
         async(call.boolean("async")) {
+    if (async && dim != 0)
+      throw Error("an asynchronous collective joins along dim 0 only", "wait at once, or transpose the tensor");
     if (!call.has("into")) return;
     if (dim != 0) throw Error("`into` takes the result of dim 0 only", "leave it out, or transpose the tensors");
     into = plain_tensor(call, "into");
@@ -198,6 +198,10 @@ Value scatter(StepCall& call) {
   const List& items = tensors.as_list("tensors");
   if (items.size() != static_cast<std::size_t>(group.size()))
     throw Error(str("`tensors` has ", items.size(), " items for a mesh of ", group.size(), " ranks"));
+  for (const Value& item : items)
+    if (const Tensor& tensor = item.as_tensor("an item of `tensors`"); tensor.is_sharded())
+      throw Error(str("an item of `tensors` is ", describe_sharded(tensor)),
+                  "use its local tensor, or redistribute it");
   const Tensor mine = items[static_cast<std::size_t>(group.rank())].as_tensor("an item of `tensors`");
   const Tensor output = empty(mine.sizes(), mine.dtype(), mine.device());
   Tensor input;

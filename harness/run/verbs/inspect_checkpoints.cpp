@@ -1,4 +1,6 @@
 // verify_checkpoint, diff_checkpoints, export_checkpoint.
+#include <filesystem>
+
 #include "engine/state/inspect.hpp"
 #include "harness/run/live_run.hpp"
 #include "harness/run/rank_budget.hpp"
@@ -36,6 +38,7 @@ Value export_checkpoint(StepCall& call) {
   const std::string file = resolve_path(shown, folders_of(call), true);
   state::export_checkpoint(folder_of(call, "folder"), file, shown, [&](std::uint64_t bytes) {
     call.live().budget().write(file, shown, static_cast<std::size_t>(bytes));
+    std::filesystem::create_directories(std::filesystem::path(file).parent_path());
   });
   return Value();
 }

@@ -1,4 +1,6 @@
 // model, copy, to, to_empty, reset_parameters, set_training, set_requires_grad, set_parameter, set_gradient, assign.
+#include <utility>
+
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
 #include "engine/mesh/sharded.hpp"
@@ -51,10 +53,20 @@ Value deep_copy(const Value& value) {
   }
 }
 
+bool is_registered(const Tensor& tensor, const Names& names) {
+  for (const auto& [name, value] : names) {
+    const nn::ModulePtr* module = value.get_if<nn::ModulePtr>();
+    if (!module) continue;
+    for (const nn::NamedParameter& entry : nn::named_parameters(*module))
+      if (entry.tensor().same_as(tensor) || entry.trained().same_as(tensor)) return true;
+  }
+  return false;
+}
+
 // Writes a value into a tensor in place. A number fills it; a tensor is copied with broadcasting.
 void assign_to(const Tensor& tensor, const Value& value, const std::string& label) {
   if (value.is_number() || value.is(Value::Kind::boolean)) {
-    const double number = value.is_number() ? value.as_number("value") : (*value.get_if<bool>() ? 1.0 : 0.0);
+    const Number number = value.is_number() ? number_of(value, "value") : Number(*value.get_if<bool>());
     if (tensor.is_sharded() && layout::has_partial(*tensor.layout()))
       throw Error(str(label, " is ", describe_sharded(tensor), ", whose local tensors are terms of a sum"),
                   "redistribute it first");
@@ -129,11 +141,16 @@ Value set_parameter(StepCall& call) {
     throw Error(str("`parameter` must name one registered parameter, not ", found.size()));
   Tensor tensor = call.tensor("to");
   if (!is_leaf(tensor)) tensor = lockstep::detach(tensor);
-  // A tensor that is a parameter already (it has a name) ties the two. Any other floating tensor becomes trainable.
-  if (is_floating(tensor.dtype()) && !lockstep::requires_grad(tensor) && tensor.name().empty())
+  // A tensor that is a parameter already ties the two. Any other floating tensor becomes trainable.
+  bool is_named = !tensor.name().empty();
+  if (is_floating(tensor.dtype()) && !lockstep::requires_grad(tensor) &&
+      !is_registered(tensor, call.scope.frame->names)) {
+    // A tensor with the name of a parameter is an alias, as in a state dict, and does not change itself.
+    if (std::exchange(is_named, false)) tensor = lockstep::detach(tensor);
     lockstep::set_requires_grad(tensor, true);
+  }
   found[0].owner->parameters[found[0].slot].tensor = tensor;
-  if (tensor.name().empty()) {
+  if (!is_named) {
     const std::size_t dot = found[0].path.find('.');
     tensor.set_name(dot == std::string::npos ? found[0].path : found[0].path.substr(dot + 1));
   }
@@ -150,7 +167,12 @@ Value set_gradient(StepCall& call) {
   const NoGrad no_grad;
   const device::PurposeScope purpose(device::Purpose::gradient);
   if (to.is_tensor()) {
-    set_grad(parameter, lockstep::detach(to.as_tensor("to")));
+    const Tensor& given = to.as_tensor("to");
+    if (!(given.device() == parameter.device()))
+      throw Error(str("a gradient that is on ", device::to_text(given.device()), " for a parameter on ",
+                      device::to_text(parameter.device())),
+                  "move it with to()");
+    set_grad(parameter, lockstep::detach(given));
   } else {
     const Tensor local = full(parameter.sizes(), to.as_number("to"), parameter.dtype(), parameter.device());
     const LayoutPtr wanted = layout::gradient_layout(parameter.layout());

@@ -6,6 +6,7 @@
 #include "engine/autograd/checkpoint.hpp"
 #include "engine/autograd/watch.hpp"
 #include "engine/device/allocations.hpp"
+#include "engine/parallel/flat_units.hpp"
 #include "engine/parallel/fully_shard.hpp"
 #include "harness/run/live_run.hpp"
 #include "harness/run/verbs/verbs.hpp"
@@ -120,7 +121,12 @@ Value hook(StepCall& call) {
     for (const ModuleMatch& found : call.modules("modules")) hook_module(call, found.module, at, body);
   } else if (call.has("parameters")) {
     if (at != "after_gradient") throw Error(str("`", at, "` does not go with `parameters`"));
-    for (const TensorMatch& found : call.parameters("parameters"))
+    const std::vector<TensorMatch> parameters = call.parameters("parameters");
+    for (const TensorMatch& found : parameters)
+      if (const std::string owner = parallel::owner_of_summoned(found.tensor()); !owner.empty())
+        throw Error(str("hook: the full parameters of ", owner, " are summoned, and the hook would end with them"),
+                    "add it before or after summon_full_parameters");
+    for (const TensorMatch& found : parameters)
       add_post_accumulate_hook(found.tensor(), [body](const Tensor& leaf) { body.run({{"parameter", Value(leaf)}}); });
   } else if (call.has("optimizer")) {
     const OptimizerPtr optimizer = call.value("optimizer").as_optimizer("optimizer");

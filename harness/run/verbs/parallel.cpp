@@ -33,6 +33,18 @@ std::vector<nn::ModulePtr> modules_of(const std::vector<ModuleMatch>& found) {
   return modules;
 }
 
+// Throws Error when a pattern of `shard_dim` states no dim, before anything is sharded. The modules of a group are left
+// out of the later ones.
+void check_shard_dim(const FullyShardArguments& arguments, parallel::FullyShardOptions options,
+                     ShardDimArgument& shard_dim) {
+  for (const std::vector<ModuleMatch>& group : arguments.groups) {
+    const std::vector<nn::ModulePtr> modules = modules_of(group);
+    for (const std::string& path : parallel::parameters_to_shard(modules, options)) shard_dim.stated_for(path);
+    options.ignored.insert(options.ignored.end(), modules.begin(), modules.end());
+  }
+  shard_dim.check_all_matched();
+}
+
 void shard_group(const std::vector<ModuleMatch>& found, parallel::FullyShardOptions& options) {
   std::vector<nn::ModulePtr> modules;
   options.name.clear();
@@ -79,8 +91,8 @@ Value fully_shard(StepCall& call) {
   options.shard_dim = [shard_dim](const std::string& path, const Tensor&) {
     return shard_dim->stated_for(path).value_or(0);
   };
+  check_shard_dim(arguments, options, *shard_dim);
   for (const std::vector<ModuleMatch>& group : arguments.groups) shard_group(group, options);
-  shard_dim->check_all_matched();
   return Value();
 }
 
@@ -129,14 +141,16 @@ Value set_flags(StepCall& call) {
   const std::optional<bool> sync = flags.requires_gradient_sync;
   if (!sync && !of_shards) throw Error("set_flags changes nothing", "give one of its flags");
   int sharded = 0, replicated = 0;
-  for (const ModuleMatch& found : arguments.modules) {
-    sharded += parallel::set_flags(found.module, flags, arguments.recurse);
-    if (flags.is_last_backward) call.live().note_last_backward(found.module, *flags.is_last_backward);
-    if (sync) replicated += parallel::set_requires_gradient_sync(found.module, *sync, arguments.recurse);
-  }
+  for (const ModuleMatch& found : arguments.modules)
+    sharded += parallel::check_flags(found.module, flags, arguments.recurse);
   const std::string where = str("`", arguments.modules.front().path, "`", arguments.recurse ? " or below" : "");
   if (of_shards && sharded == 0)
     throw Error(str("set_flags: nothing is sharded at ", where), "apply fully_shard first");
+  for (const ModuleMatch& found : arguments.modules) {
+    parallel::set_flags(found.module, flags, arguments.recurse);
+    if (flags.is_last_backward) call.live().note_last_backward(found.module, *flags.is_last_backward);
+    if (sync) replicated += parallel::set_requires_gradient_sync(found.module, *sync, arguments.recurse);
+  }
   if (sharded + replicated == 0)
     throw Error(str("set_flags: nothing that synchronises gradients is applied to ", where),
                 "apply replicate or fully_shard first");

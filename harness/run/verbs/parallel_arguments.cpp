@@ -87,7 +87,9 @@ std::optional<int> ShardDimArgument::stated_for(const std::string& path) {
 
 void ShardDimArgument::check_all_matched() const {
   for (const Entry& entry : by_pattern_)
-    if (!entry.has_matched) throw Error(str("`", entry.pattern, "` of shard_dim matches no parameter of the group"));
+    if (!entry.has_matched)
+      throw Error(str("`", entry.pattern, "` of shard_dim matches no parameter of the group"),
+                  "of several patterns that match a parameter, the first counts");
 }
 
 // ---- verbs ----

@@ -115,9 +115,11 @@ PrefetchArguments prefetch_arguments(const StepCall& call);
 // ---- tensor_parallel ----
 enum class StyleKind { colwise, rowwise, sequence_parallel, prepare_input, prepare_output };
 
-// A placement that a plain tensor is taken to have, and the one that it shall get. A negative dim counts from the last.
+// A placement that a plain tensor is taken to have, and the one that it shall get, if any. A negative dim counts from
+// the last.
 struct ConversionArgument {
-  layout::Placement given, wanted;
+  layout::Placement given;
+  std::optional<layout::Placement> wanted;
 };
 
 // A style as a scenario writes it. Fields that the kind does not use keep their defaults.

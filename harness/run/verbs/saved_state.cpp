@@ -1,5 +1,6 @@
 // save_checkpoint, load_checkpoint.
 #include <algorithm>
+#include <cmath>
 
 #include "engine/state/load.hpp"
 #include "engine/state/save.hpp"
@@ -31,6 +32,18 @@ bool holds_objects(const Value& value) {
   return is_object(value);
 }
 
+// JSON would turn numbers that are not finite, and element types, into texts.
+void check_has_json(const std::string& name, const Value& value) {
+  if (value.is(Value::Kind::map))
+    for (const auto& [key, item] : value.as_map(name)) check_has_json(name, item);
+  if (value.is(Value::Kind::list))
+    for (const Value& item : value.as_list(name)) check_has_json(name, item);
+  const double* number = value.get_if<double>();
+  if ((number && !std::isfinite(*number)) || value.is(Value::Kind::dtype))
+    throw Error(str("`", name, "` holds ", to_text(value), ", which a checkpoint cannot keep"),
+                "save a tensor of it, or a text");
+}
+
 // Adds the parts of a value. Maps and lists of objects become a part per item, NAME.KEY; others are plain values.
 void add_parts(state::State& parts, const std::string& name, const Value& value) {
   if (const nn::ModulePtr* module = value.get_if<nn::ModulePtr>())
@@ -50,9 +63,8 @@ void add_parts(state::State& parts, const std::string& name, const Value& value)
       add_parts(parts, str(name, ".", i), value.as_list(name)[i]);
 }
 
-state::State state_of(StepCall& call) {
+state::State state_of(const StepCall& call, const Value& state) {
   state::State parts;
-  const Value state = call.value("state");
   for (const auto& [key, value] : state.as_map("`state`")) {
     if (key.text.empty() || key.text.find('.') != std::string::npos)
       throw Error(str("`", key.text, "` of `state`: a name has characters other than `.`"), "choose another name");
@@ -111,7 +123,10 @@ Value save_checkpoint(StepCall& call) {
     call.live().budget().write(path, shown, static_cast<std::size_t>(bytes));
   };
   const std::string folder = resolve_path(shown, folders_of(call), true);
-  const state::SaveHandle saving = state::save(state_of(call), folder, options);
+  const Value state = call.value("state");
+  const state::State parts = state_of(call, state);
+  for (const auto& [key, value] : state.as_map("`state`")) check_has_json(key.text, value);
+  const state::SaveHandle saving = state::save(parts, folder, options);
   if (!options.async) return Value();
   Handle handle;
   handle.finish = [saving] { saving.wait(); };
@@ -123,8 +138,12 @@ Value load_checkpoint(StepCall& call) {
   state::LoadOptions options;
   options.partial = call.boolean("partial");
   options.shown = shown;
+  options.check_value = [](const std::string& json) { parse_json(json); };
   state::finish_saves();  // a path under the folder of scenarios is looked for before the load begins
-  const state::LoadReport report = state::load(state_of(call), resolve_path(shown, folders_of(call), false), options);
+  const Value state = call.value("state");
+  for (const auto& [key, value] : state.as_map("`state`")) options.names.push_back(key.text);
+  const state::LoadReport report =
+      state::load(state_of(call, state), resolve_path(shown, folders_of(call), false), options);
   Map values, result;
   for (const auto& [key, json] : report.values) values.emplace_back(key, parse_json(json));
   result.emplace_back("values", Value::map(std::move(values)));

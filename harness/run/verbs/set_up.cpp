@@ -46,6 +46,10 @@ Value mesh(StepCall& call) {
     for (const Value& rank : call.list("ranks"))
       ranks.push_back(checked_int(rank.as_int("a rank of a mesh"), "mesh: a rank"));
   const std::vector<std::string> names = call.words("names");
+  for (const std::string& name : names)
+    if (name == "rank" || name == "size" || name == "names")
+      throw Error(str("mesh: the axis name `", name, "` is taken by another attribute of a mesh"),
+                  "give the axis another name");
   if (call.has("ranks")) return prepared(call, std::make_shared<const DeviceMesh>(sizes, names, ranks));
   std::int64_t product = 1;
   for (int size : sizes) product = checked_multiply(product, size, "mesh");

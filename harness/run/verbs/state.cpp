@@ -22,7 +22,9 @@ Value of_scaler(const optim::GradScaler& scaler) {
   return Value::map(std::move(map));
 }
 
+// A scaler that is not enabled ignores the state, as in PyTorch.
 void load_scaler(optim::GradScaler& scaler, const Value& state) {
+  if (!scaler.options().enabled) return;
   if (state.as_map("state").empty())
     throw Error("The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler.",
                 "give the state of a scaler that is enabled");

@@ -49,7 +49,7 @@ std::vector<std::optional<ConversionArgument>> conversions_of(const std::string&
       throw Error(str(kind, ": item ", i, " of `wanted` is ", layout::to_text(*wanted[i]), ", that of `given` is none"),
                   "state the placement that a plain tensor has");
     if (given[i])
-      conversions.emplace_back(ConversionArgument{*given[i], wanted[i].value_or(*given[i])});
+      conversions.emplace_back(ConversionArgument{*given[i], wanted[i]});
     else
       conversions.emplace_back();
   }
