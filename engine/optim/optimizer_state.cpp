@@ -110,7 +110,7 @@ void Optimizer::check_state(const std::string& parameter, const std::map<std::st
                       "give a scalar that is a whole number from 0");
       continue;
     }
-    if (std::none_of(keys.begin(), keys.end(), [&key](const StateKey& known) { return known.key == key; }))
+    if (std::none_of(keys.begin(), keys.end(), [&key = key](const StateKey& known) { return known.key == key; }))
       throw refusal(type(), str("`", parameter, "` has no state `", key, "`"), same_type);
     if (missing == Missing::kept && !tensor.defined()) continue;
     if (!tensor.defined() || !is_floating(tensor.dtype()))
