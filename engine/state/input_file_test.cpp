@@ -10,8 +10,7 @@
 namespace lockstep::state {
 namespace {
 
-// Another program shortens the file while it is mapped. What is left of it can be read, unless pages behind its end
-// are fetched as well.
+// Another program shortens the mapped file. The part that is left can be read. Pages behind its end must not be fetched.
 TEST(InputFile, FetchesNothingAheadOfBytesOutOfOrder) {
   constexpr std::size_t part = std::size_t{64} << 10;
   const testing::TemporaryFolder folder;

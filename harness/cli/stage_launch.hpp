@@ -16,7 +16,7 @@ namespace lockstep::cli {
 
 // `ticket` is the index of the case in the run. `plans`: of the ranks that this launcher forks, for the whole run.
 // `series`: where it is given, ranks that are threads run in a process that runs several cases
-// (Pool::start_in_series). `seconds_before`: what the case has used of its time limit.
+// (Pool::start_in_series). `seconds_before`: the seconds of its time limit that the case has used.
 run::CaseSpec spec_of(const scenario::Library& library, const scenario::Case& test_case, int ticket,
                       const std::string& case_folder, const RunCasesOptions& options);
 void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std::size_t stage,
