@@ -10,7 +10,8 @@
 namespace lockstep::state {
 namespace {
 
-// Another program shortens the mapped file. The part that is left can be read. Pages behind its end must not be fetched.
+// Another program shortens the mapped file. The part that is left can be read. Pages behind its end must not be
+// fetched.
 TEST(InputFile, FetchesNothingAheadOfBytesOutOfOrder) {
   constexpr std::size_t part = std::size_t{64} << 10;
   const testing::TemporaryFolder folder;
