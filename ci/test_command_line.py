@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from program import lockstep, rows, scenario
+from program import PROGRAM, lockstep, rows, scenario
 
 
 def test_version_and_help():
@@ -148,6 +149,36 @@ def test_files_of_a_case_are_kept_and_its_checkpoints_can_be_read(tmp_path):
     assert again.returncode == 2 and "not an empty folder" in again.stderr
 
 
+def test_a_temporary_folder_may_have_any_name(tmp_path, monkeypatch):
+    folder, kept, file = tmp_path / " two\nlines", tmp_path / "kept", tmp_path / "files.yaml"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    file.write_text(
+        "scenario: files\nsummary: A rank writes a file.\nranks: {world_size: [1], launch: [process, thread]}\ndevice: [cpu]\n"
+        "steps:\n  - write: {file: x.safetensors, value: \"{'x': ones(4)}\"}\n  - expect: rank + 1 == 1\n",
+        encoding="utf-8",
+    )
+    ran = lockstep("run", file, "--files", kept)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    written = sorted(str(each.relative_to(kept)) for each in kept.rglob("*.safetensors"))
+    assert written == ["case-1/x.safetensors", "case-2/x.safetensors"]
+    assert not list(folder.iterdir())
+
+
+def test_the_command_that_reruns_a_failure_takes_files_of_any_name(tmp_path):
+    results, file = tmp_path / "results.jsonl", "-it's\nodd.yaml"
+    scenario(tmp_path, "wrong", expected="4").rename(tmp_path / file)
+    ran = lockstep("run", "--results", results, "--", file, cwd=tmp_path)
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    again = next(row for row in rows(results) if row["kind"] == "case")["repro"]
+    assert again in ran.stdout
+    program = 'lockstep() { "$0" "$@"; }; '
+    reran = subprocess.run(
+        ["bash", "-c", program + again, str(PROGRAM)], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert reran.returncode == 1 and "FAIL             1" in reran.stdout, reran.stdout + reran.stderr
+
+
 def test_list_and_schema_give_json():
     listed = lockstep("list", "--json")
     assert listed.returncode == 0 and "replicate/single_module" in listed.stdout
@@ -218,7 +249,9 @@ def test_what_failed_in_a_file_of_ones_own_runs_again_by_failed_alone(tmp_path):
     first = lockstep("run", own, "--results", results, "--no-order-check", "--deadline", "7", "--timeout", "50")
     assert first.returncode == 1
     assert "--no-order-check --deadline 7 --timeout 50" in first.stdout  # the rerun command has every option
-    again = lockstep("run", "--failed", results)
+    refused = lockstep("run", "--failed", results)
+    assert refused.returncode == 2 and "failed with --deadline in " in refused.stderr  # without it, the case could pass
+    again = lockstep("run", "--failed", results, "--deadline", "7", "--timeout", "50")
     assert again.returncode == 1 and "FAIL" in again.stdout and "own" in again.stdout
 
 

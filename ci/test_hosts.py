@@ -45,6 +45,26 @@ steps:
 """
 
 
+LONG_STAGES = """\
+scenario: long_stages
+summary: The first stage uses most of the time, and the second one hangs on the second host alone.
+ranks: {world_size: [2], launch: [process]}
+device: [cpu]
+timeout: 9
+matrix: {turn: [1, 2]}
+stages:
+  - name: first
+    steps:
+      - delay: {ms: "7500 if turn == 1 else 1", where: host}
+      - expect: rank >= 0
+  - name: second
+    steps:
+      - delay: {ms: "60000 if turn == 1 else 1", where: host}
+        when: rank == 1
+      - expect: rank >= 0
+"""
+
+
 def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -52,9 +72,18 @@ def free_port() -> int:
 
 
 class Run:
-    """`num` processes with the variables of torchrun. `arguments` may be a function of the rank."""
+    """`num` processes with the variables of torchrun. `arguments` may be a function of the rank, and `folders` are their working
+    directories."""
 
-    def __init__(self, num: int, *arguments: object, each_a_host: bool = True, first: int = 0, **variables: str):
+    def __init__(
+        self,
+        num: int,
+        *arguments: object,
+        each_a_host: bool = True,
+        first: int = 0,
+        folders: list[Path] | None = None,
+        **variables: str,
+    ):
         environment = {
             **os.environ,
             "WORLD_SIZE": str(num),
@@ -72,6 +101,7 @@ class Run:
                 subprocess.Popen(
                     [str(PROGRAM), *map(str, words)],
                     env={**environment, "RANK": str(rank)},
+                    cwd=folders[rank] if folders else None,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     text=True,
@@ -209,6 +239,16 @@ def test_an_expected_death_passes_and_the_next_case_runs(tmp_path):
     assert "PASS             1" in said[0] and "rank 1 died: ended by signal 9 (SIGKILL)" in said[0]
 
 
+def test_stages_share_the_time_of_their_case_on_every_host(tmp_path):
+    file, results = tmp_path / "long_stages.yaml", tmp_path / "results.jsonl"
+    file.write_text(LONG_STAGES, encoding="utf-8")
+    codes, said = Run(2, "run", file, "--results", results).end()
+    assert codes == [1, 1], said
+    first, second = [row for row in rows(results) if row["kind"] == "case"]
+    assert first["status"] == "HANG" and first["failure"]["rank"] == 1
+    assert second["status"] == "PASS"
+
+
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_a_launcher_that_is_killed_ends_the_others(tmp_path, victim):
     file, results = tmp_path / "sleep.yaml", tmp_path / "results.jsonl"
@@ -277,6 +317,42 @@ def test_hosts_with_other_commands_or_files_are_refused(tmp_path):
     assert codes == [2, 2] and "differ" in said[0]
 
 
+def test_hosts_with_other_routines_are_refused(tmp_path):
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for number, folder in enumerate(folders):
+        (folder / "lib").mkdir(parents=True)
+        (folder / "lib" / "more.yaml").write_text(
+            f"routine: more\nsummary: Adds.\nparameters: {{x: tensor}}\ngives: [y]\nsteps:\n  - let: {{y: x + {number + 1}}}\n",
+            encoding="utf-8",
+        )
+        (folder / "own.yaml").write_text(
+            "scenario: own\nsummary: s\nranks: {world_size: [2], launch: [process]}\ndevice: [cpu]\nsteps:\n"
+            "  - use: more\n    with: {x: ones(3)}\n    as: {y: b}\n  - expect: item(sum(b)) > 0\n",
+            encoding="utf-8",
+        )
+    codes, said = Run(2, "run", "own.yaml", folders=folders).end()
+    assert codes == [2, 2] and "`routine more " in said[0], said
+    codes, said = Run(2, "run", "own.yaml", folders=folders[:1] * 2).end()
+    assert codes == [0, 0], said
+
+
+def test_schedules_are_refused_on_several_hosts(tmp_path):
+    codes, said = Run(2, "run", scenario(tmp_path, "sums"), "--schedule", "random:1").end()
+    assert codes == [2, 2] and "--schedule decides for the ranks of one process" in said[0], said
+
+
+def test_folders_that_a_host_does_not_see_are_noted(tmp_path):
+    file, folders = scenario(tmp_path, "sums"), [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+    words = ("run", file, "--launch", "process", "--trace-bits", "bits", "--timeline", "lines")
+    codes, said = Run(2, *words, folders=folders).end()
+    assert codes == [0, 0], said
+    assert "does not see bits; give --trace-bits a folder" in said[0] and "does not see lines; give --timeline a folder" in said[0]
+    codes, said = Run(2, *words, folders=folders[:1] * 2).end()
+    assert codes == [0, 0] and "does not see" not in said[0], said
+
+
 def test_a_wrong_command_ends_all(tmp_path):
     for words in (["run", "no/such/scenario"], ["run", tmp_path / "missing.yaml"]):
         codes, said = Run(2, *words).end()
@@ -288,15 +364,16 @@ def test_missing_processes_are_named(tmp_path):
     file = scenario(tmp_path, "sums")
     codes, said = Run(2, "run", file, first=1, LOCKSTEP_CONNECT_SECONDS="0.5").end()
     assert codes == [2] and "rank 1 could not connect to 127.0.0.1" in said[0] and "MASTER_ADDR" in said[0]
-    alone = subprocess.run(
-        [PROGRAM, "run", file, "--link", "none"],
-        env={**os.environ, "RANK": "1", "WORLD_SIZE": "2"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert alone.returncode == 0 and "PASS             1" in alone.stdout
+    for rank, port in (("1", "29500"), ("7", "tcp://1:2")):  # wrong ones, too
+        alone = subprocess.run(
+            [PROGRAM, "run", file, "--link", "none"],
+            env={**os.environ, "RANK": rank, "WORLD_SIZE": "2", "MASTER_PORT": port},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert alone.returncode == 0 and "PASS             1" in alone.stdout
 
 
 def test_doctor_names_the_launcher_and_the_link():
@@ -307,6 +384,9 @@ def test_doctor_names_the_launcher_and_the_link():
     environment["RANK"] = "4"
     told = subprocess.run([PROGRAM, "doctor"], env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert told.returncode == 1 and "RANK=4 is not below WORLD_SIZE=4" in told.stdout
+    environment["LOCKSTEP_LINK"] = "none"
+    told = subprocess.run([PROGRAM, "doctor"], env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert "none: LOCKSTEP_LINK=none" in told.stdout and "is not below" not in told.stdout
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no mpirun")

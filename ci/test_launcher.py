@@ -308,7 +308,51 @@ def test_the_rank_that_crashes_heads_a_crash(tmp_path, name):
     assert f"rank 1 was ended by signal {getattr(signal, name).value} ({name}" in case["failure"]["message"]
 
 
+# Signals that the parent has ignored or blocked
+
+
+def test_the_ends_of_children_are_noticed_though_the_parent_ignores_them(tmp_path):
+    ignored = {"preexec_fn": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)}
+    wrong = scenario(tmp_path, "wrong")
+    wrong.write_text(wrong.read_text(encoding="utf-8").replace("all_reduce", "all_redcue"), encoding="utf-8")
+    for arguments, code in ((("validate", wrong), 2), (("run", scenario(tmp_path, "sums")), 0)):
+        ran = start(*arguments, **ignored)
+        said = ran.communicate(timeout=60)[0]
+        assert ran.returncode == code, said
+    file, results = tmp_path / "late.yaml", tmp_path / "results.jsonl"
+    file.write_text(LATE, encoding="utf-8")
+    ran = start("run", file, "--launch", "process", "--timeout", 4, "--results", results, **ignored)
+    deadline = time.monotonic() + 30
+    while len(ranks_of(ran.pid)) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(0.5)
+    os.kill(ranks_of(ran.pid)[1], signal.SIGKILL)
+    ran.communicate(timeout=60)
+    (case,) = [row for row in rows(results) if row["kind"] == "case"]
+    assert "rank 1 was ended by signal 9" in case["failure"]["message"], case
+
+
+def test_the_time_limit_of_the_run_holds_though_the_parent_blocks_its_signal(tmp_path):
+    file = tmp_path / "slow.yaml"
+    file.write_text(SLOW, encoding="utf-8")
+    blocked = signal.SIGALRM, signal.SIGTERM
+    ran = start("run", file, "--run-timeout", 1, preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, blocked))
+    said = ran.communicate(timeout=50)[0]
+    assert ran.returncode == 124, said
+
+
 # Files of two runs
+
+
+def test_a_folder_of_the_user_is_not_swept(tmp_path, temporary):
+    mine = temporary / "lockstep-run-output"
+    mine.mkdir(mode=0o700)
+    file = scenario(mine, "sums")
+    ran = lockstep("run", file, "--results", mine / "results.jsonl")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert file.exists() and rows(mine / "results.jsonl")[-1]["kind"] == "summary"
+    assert list(temporary.iterdir()) == [mine]
 
 
 def test_two_runs_do_not_share_a_results_file(tmp_path, temporary):

@@ -51,6 +51,26 @@ def test_what_is_no_regular_file_is_refused_at_once_by_name(tmp_path, command):
     refused(lockstep(command, folder, timeout=20), "folder.yaml")
 
 
+@pytest.mark.parametrize("command", ["validate", "list", "run"])
+def test_files_of_a_folder_that_cannot_be_read_are_refused_by_name(tmp_path, command):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    scenario(folder, "good")
+    (folder / ".#good.yaml").symlink_to("me@here.1")  # the mark of Emacs
+    assert lockstep(command, folder).returncode == 0
+    (folder / "gone.yaml").symlink_to(tmp_path / "missing.yaml")
+    said = refused(lockstep(command, folder), "gone.yaml")
+    assert "PASS" not in said
+    (folder / "gone.yaml").unlink()
+    os.mkfifo(folder / "pipe.yaml")
+    assert "is a pipe, not a regular file" in refused(lockstep(command, folder, timeout=20), "pipe.yaml")
+
+
+def test_an_unknown_protection_of_sim_is_refused_before_a_case_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCKSTEP_PROTECT_SIM", "abc")
+    assert "PASS" not in refused(lockstep("run", scenario(tmp_path, "good")), "LOCKSTEP_PROTECT_SIM=abc")
+
+
 def test_results_that_are_no_regular_file_are_refused_by_name(tmp_path):
     good, results, pipe = scenario(tmp_path, "good"), tmp_path / "results.jsonl", tmp_path / "pipe"
     os.mkfifo(pipe)

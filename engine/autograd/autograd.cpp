@@ -55,6 +55,10 @@ void check_gradient(const Tensor& leaf, const Tensor& grad, const char* operatio
         str(operation, ": a gradient of type ", name_of(grad.dtype()), " and sizes ", to_text(grad.sizes()), " for ",
             name_or_sizes(leaf), " of type ", name_of(leaf.dtype()), " and sizes ", to_text(leaf.sizes())),
         "give a gradient of the same type and sizes");
+  if (!(grad.device() == leaf.device()))
+    throw Error(str(operation, ": a gradient on ", device::to_text(grad.device()), " for ", name_or_sizes(leaf),
+                    ", which is on ", device::to_text(leaf.device())),
+                "move a model before its forward or after its backward, and a gradient with to()");
 }
 
 }  // namespace
@@ -83,8 +87,8 @@ Tensor grad(const Tensor& tensor) {
 void set_grad(const Tensor& tensor, const Tensor& value, GradientType type) {
   if (GradState* state = grad_state(tensor)) state->has_grad_of_peers = false;
   if (!value.defined()) {
-    if (GradState* state = grad_state(tensor)) state->grad = state->kept_back = Tensor();
-    return;
+    if (GradState* state = grad_state(tensor)) state->grad = Tensor();
+    return forget_kept_back(tensor);
   }
   check_gradient(tensor, value, "set_grad", type);
   make_grad_state(tensor).grad = value;
@@ -150,13 +154,6 @@ bool has_accumulator(const Tensor& leaf) {
   const GradState* state = grad_state(leaf);
   return state && state->accumulator;
 }
-
-Tensor kept_back_grad(const Tensor& leaf) {
-  const GradState* state = grad_state(leaf);
-  return state ? state->kept_back : Tensor();
-}
-
-void set_kept_back_grad(const Tensor& leaf, const Tensor& sum) { make_grad_state(leaf).kept_back = sum; }
 
 void accumulate_grad(const Tensor& leaf, const Tensor& grad) {
   check_gradient(leaf, grad, "accumulate_grad");

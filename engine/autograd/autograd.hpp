@@ -38,9 +38,9 @@ bool requires_grad(const Tensor& tensor);
 void set_requires_grad(const Tensor& tensor, bool value);
 bool is_leaf(const Tensor& tensor);
 Tensor grad(const Tensor& tensor);  // undefined when there is none
-// An undefined value removes the gradient, with kept_back_grad(). Throws Error when sizes, type or layout differ from
-// those of the tensor; the layout of a gradient is layout::gradient_layout of the layout of the tensor. `any_floating`:
-// the type may be another floating-point one; optimizers cast the gradient.
+// An undefined value removes the gradient, with what is kept back of it (grad_of_peers.hpp). Throws Error when sizes,
+// type, device or layout differ from those of the tensor; the layout of a gradient is layout::gradient_layout of the
+// layout of the tensor. `any_floating`: the type may be another floating-point one; optimizers cast the gradient.
 enum class GradientType { same, any_floating };
 void set_grad(const Tensor& tensor, const Tensor& value, GradientType type = GradientType::same);
 Tensor detach(const Tensor& tensor);             // the same view, layout and name without gradient history
@@ -131,11 +131,7 @@ void remove_hook(const Tensor& tensor, HookId id);
 void set_accumulator(const Tensor& leaf, std::function<void(const Tensor& leaf, const Tensor& grad)> accumulator,
                      bool accepts_partial = false);
 bool has_accumulator(const Tensor& leaf);
-// The sum of gradients that an accumulator keeps back from grad(leaf), as a plain tensor; undefined when there is none.
-// forget_kept_back (grad_of_peers.hpp) drops it.
-Tensor kept_back_grad(const Tensor& leaf);
-void set_kept_back_grad(const Tensor& leaf, const Tensor& sum);
-// grad(leaf) += grad, or a copy of `grad` when there is none. Throws Error when sizes, type or layout differ.
+// grad(leaf) += grad, or a copy of `grad` when there is none. Throws Error when sizes, type, device or layout differ.
 void accumulate_grad(const Tensor& leaf, const Tensor& grad);
 void accumulate_grad(const Tensor& leaf, Tensor&& grad);  // keeps `grad` instead of a copy if this is its only owner
 void run_post_accumulate_hooks(const Tensor& leaf);
@@ -155,7 +151,16 @@ void backward(const std::vector<Tensor>& roots, const Gradients& grads = {}, boo
 bool in_backward();
 // The number of the innermost running backward, different for each call of backward(); 0 when none runs.
 std::uint64_t backward_id();
-bool backward_runs(std::uint64_t id);  // as the innermost one or around it
+std::uint64_t outermost_backward_id();  // the same for the outermost one
+bool backward_runs(std::uint64_t id);   // as the innermost one or around it
+// For what happens once per backward, also if a hook runs another backward within.
+class OncePerBackward {
+ public:
+  bool is_first();  // whether this is the first call within the innermost running backward
+
+ private:
+  std::vector<std::uint64_t> called_in_;  // running backwards, and those that have ended since the last call
+};
 // Whether the graph of the innermost running backward contains this leaf. Its gradient may still be undefined.
 bool backward_reaches(const Tensor& leaf);
 // Runs once after all nodes of the innermost running backward, in the order of queueing. A callback may queue further

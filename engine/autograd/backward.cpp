@@ -338,10 +338,23 @@ std::uint64_t backward_id() {
   return rank.running.empty() ? 0 : rank.running.back()->id;
 }
 
+std::uint64_t outermost_backward_id() {
+  const AutogradRank& rank = autograd_rank();
+  return rank.running.empty() ? 0 : rank.running.front()->id;
+}
+
 bool backward_runs(std::uint64_t id) {
   const AutogradRank& rank = autograd_rank();
   return std::any_of(rank.running.begin(), rank.running.end(),
                      [id](const RunningBackward* backward) { return backward->id == id; });
+}
+
+bool OncePerBackward::is_first() {
+  std::erase_if(called_in_, [](std::uint64_t id) { return !backward_runs(id); });
+  const std::uint64_t id = backward_id();
+  if (std::find(called_in_.begin(), called_in_.end(), id) != called_in_.end()) return false;
+  called_in_.push_back(id);
+  return true;
 }
 
 bool backward_reaches(const Tensor& leaf) {

@@ -13,15 +13,17 @@ bool has_grad_of_peers(const Tensor& leaf) {
   return state && state->has_grad_of_peers;
 }
 
-void note_kept_back(const Tensor& leaf, std::function<void()> forget) {
-  make_grad_state(leaf).forget_kept_back = std::move(forget);
+void keep_back(const Tensor& leaf, KeptBack gradients) { make_grad_state(leaf).kept_back = std::move(gradients); }
+
+Tensor kept_back_grad(const Tensor& leaf) {
+  const GradState* state = grad_state(leaf);
+  return state ? state->kept_back.sum : Tensor();
 }
 
 void forget_kept_back(const Tensor& leaf) {
   GradState* state = grad_state(leaf);
   if (!state) return;
-  state->kept_back = Tensor();
-  if (const auto forget = std::exchange(state->forget_kept_back, nullptr)) forget();
+  if (const KeptBack dropped = std::exchange(state->kept_back, {}); dropped.forget) dropped.forget();
 }
 
 }  // namespace lockstep

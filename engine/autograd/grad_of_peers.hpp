@@ -2,8 +2,8 @@
 // elements of the parameter may have one. A note on the leaf says so, until its gradient is set or removed: whatever
 // ends the gradients of the peers (zero_grad, for example) runs on all ranks, and so ends the note.
 //
-// A parallel API may keep gradients of a leaf apart until they are synchronized with the peers. A second note on the
-// leaf drops them.
+// A parallel API may keep gradients of a leaf apart from grad(leaf) until they are synchronized with the peers. They
+// end with the gradient: zero_grad and set_grad without a value drop them.
 #pragma once
 
 #include <functional>
@@ -15,8 +15,15 @@ namespace lockstep {
 void note_grad_of_peers(const Tensor& leaf);
 bool has_grad_of_peers(const Tensor& leaf);
 
-// `forget` drops the gradients that are kept back. It replaces that of an earlier note, and must not own the leaf.
-void note_kept_back(const Tensor& leaf, std::function<void()> forget);
-void forget_kept_back(const Tensor& leaf);  // zero_grad calls it for each parameter
+// Where the gradients that are kept back lie: in `sum`, a plain tensor, or with the parallel API, which `forget` tells
+// to drop them. `forget` must not own the leaf.
+struct KeptBack {
+  Tensor sum;
+  std::function<void()> forget;
+};
+void keep_back(const Tensor& leaf,
+               KeptBack gradients);         // replaces what was kept back before, without a call of `forget`
+Tensor kept_back_grad(const Tensor& leaf);  // KeptBack::sum; undefined when there is none
+void forget_kept_back(const Tensor& leaf);
 
 }  // namespace lockstep

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/grad_of_peers.hpp"
 #include "engine/comm/attribution.hpp"
 #include "engine/core/rank_context.hpp"
 
@@ -116,13 +117,11 @@ struct GradState : AutogradMeta {
   std::unique_ptr<ViewOf> view;
   Tensor grad;
   bool has_grad_of_peers = false;  // leaf without elements: grad_of_peers.hpp
-  // Drops the gradients of a leaf that wait for synchronization: grad_of_peers.hpp.
-  std::function<void()> forget_kept_back;
+  KeptBack kept_back;              // leaf: gradients that wait for synchronization (grad_of_peers.hpp)
   std::vector<std::pair<HookId, std::shared_ptr<const GradientHook>>> hooks;  // leaf
   std::vector<std::pair<HookId, std::shared_ptr<const std::function<void(const Tensor&)>>>> post_accumulate;
   std::shared_ptr<const std::function<void(const Tensor&, const Tensor&)>> accumulator;
   bool accepts_partial = false;  // the accumulator takes unreduced gradients
-  Tensor kept_back;              // leaf: gradients that the accumulator has not added to `grad` yet
 };
 
 inline GradState* grad_state(const Tensor& tensor) {

@@ -233,12 +233,12 @@ SavedTensorHooksScope::~SavedTensorHooksScope() { autograd_rank().saved_hooks.po
 std::vector<Tensor> watch_first_gradient(std::vector<Tensor> tensors, std::function<void()> reached) {
   struct Watch {
     std::function<void()> reached;
-    std::uint64_t last = 0;  // the last backward for which it was called
+    OncePerBackward once;
   };
-  const auto watch = std::make_shared<Watch>(Watch{std::move(reached)});
+  const auto watch = std::make_shared<Watch>(Watch{std::move(reached), {}});
   for (Tensor& tensor : tensors)
     tensor = watch_passing({tensor}, [watch] {
-      if (std::exchange(watch->last, backward_id()) != backward_id()) watch->reached();
+      if (watch->once.is_first()) watch->reached();
     })[0];
   return tensors;
 }

@@ -70,6 +70,7 @@ enum class Stage : std::uint32_t { filling, open, finished, mismatch, refused };
 enum class TransportKind : std::uint32_t { shared_memory, staged, between_hosts, one_device, nccl };
 
 struct alignas(64) Slot {
+  static constexpr int max_gpus = 64;  // of one group
   // How many collectives the slot has completed. In generation g, slot s serves sequence number g * ring_slots + s.
   std::atomic<std::uint32_t> generation;
   std::atomic<std::uint32_t> arrived;
@@ -83,6 +84,7 @@ struct alignas(64) Slot {
   std::atomic<std::uint64_t> movers;            // a bit per member whose kernels may use the buffers of all
   std::atomic<std::uint32_t> is_abandoned;      // a member has failed in it, and may free its buffers
   char nccl_id[128];                            // of the communicator that the members are about to open
+  std::uint8_t nccl_streams[max_gpus];          // of each member (NcclGroups::note_stream())
   MemberEntry* entries() { return reinterpret_cast<MemberEntry*>(this + 1); }
 };
 

@@ -131,6 +131,7 @@ void add_to_log(const IssuedCollective& issued, Communicator& communicator, cons
   entry.axis = request.group->axis();
   entry.group_size = request.group->size();
   entry.group_id = issued.group->id;
+  entry.group = request.group;
   entry.bytes = bytes;
   entry.owner = call.owner;
   entry.scenario_line = communicator.context().scenario_line;
@@ -195,7 +196,12 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
   device::Stream& caller = device::current_stream(device);
   device::Stream& stream =
       call.stream != nullptr ? *call.stream : device::stream(device, role_of(request.operation, call.async));
-  if (&stream != &caller) stream.wait(caller.record());
+  // A failed stream refuses the call here, before it takes a sequence number of its group: peers do not wait for it.
+  if (&stream == &caller) {
+    stream.rethrow_failure();
+  } else {
+    stream.wait(caller.record());
+  }
   communicator.count_waiter(stream);
   RankState& own = *communicator.state();
   const bool is_apart = !device::capabilities_of(device).runs_on_host;

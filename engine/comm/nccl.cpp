@@ -194,7 +194,7 @@ class Nccl : public Transport {
   // later on one of them is no failure of this collective.
   void move(IssuedCollective& issued) const override {
     name_refusals(issued, [&] {
-      abort_at_failure(issued, issued.execution.stream, [&](NcclGroup& group) {
+      abort_at_failure(issued, [&](NcclGroup& group) {
         const std::int64_t meeting = group.open(issued, issued.execution.stream, 0);
         group.note_begin();
         const std::size_t moved = issued.fingerprint.count > 0 ? Exchange(issued, group).run() : 0;
@@ -218,10 +218,13 @@ class Nccl : public Transport {
 
  private:
   static void open_from(IssuedCollective& issued, std::size_t first) {
-    if (first == issued.prepared.size()) return meet_members(issued, 2 * static_cast<std::int64_t>(first));
+    const std::int64_t meeting = 3 * static_cast<std::int64_t>(first);  // open() has two more
+    if (first == issued.prepared.size()) return meet_members(issued, meeting);
     void* const stream = issued.prepared[first].stream;
-    abort_at_failure(issued, stream, [&](NcclGroup& group) {
-      group.open(issued, stream, 2 * static_cast<std::int64_t>(first));
+    issued.rank->nccl_groups->note_stream(issued, stream);
+    meet_members(issued, meeting);
+    abort_at_failure(issued, [&](NcclGroup& group) {
+      group.open(issued, stream, meeting + 1);
       open_from(issued, first + 1);
     });
   }
@@ -235,8 +238,8 @@ class Nccl : public Transport {
     }
   }
   template <class F>
-  static void abort_at_failure(IssuedCollective& issued, void* stream, const F& body) {
-    NcclGroup& group = issued.rank->nccl_groups->of(issued.group, stream);
+  static void abort_at_failure(IssuedCollective& issued, const F& body) {
+    NcclGroup& group = issued.rank->nccl_groups->of(issued);
     try {
       body(group);
     } catch (...) {

@@ -83,7 +83,8 @@ class Library final : public Calls {
   }
   void abort(Handle handle) noexcept override { ncclCommAbort(of(handle)); }
   void destroy(Handle handle) noexcept override {
-    // A non-blocking communicator is finalized before it is destroyed. Its collectives have ended.
+    // A non-blocking communicator is finalized before it is destroyed. That may go on when the call returns
+    // (ncclInProgress). Its collectives have ended, so it is then aborted: a wait would depend on the peers.
     if (ncclCommFinalize(of(handle)) == ncclSuccess)
       ncclCommDestroy(of(handle));
     else

@@ -123,9 +123,22 @@ void NcclGroup::abort() noexcept {
   handle_ = nullptr;
 }
 
-NcclGroup& NcclGroups::of(const GroupControl* group, nccl::StreamHandle stream) {
+void NcclGroups::note_stream(IssuedCollective& issued, nccl::StreamHandle stream) {
+  if (issued.me >= Slot::max_gpus) return;  // of() refuses the group
   const std::lock_guard lock(mutex_);
-  std::unique_ptr<NcclGroup>& entry = groups_[{group, stream}];
+  const auto found = std::find(streams_.begin(), streams_.end(), stream);
+  // A rank has at most 16 streams.
+  issued.slot().nccl_streams[issued.me] = static_cast<std::uint8_t>(found - streams_.begin());
+  if (found == streams_.end()) streams_.push_back(stream);
+}
+
+NcclGroup& NcclGroups::of(const IssuedCollective& issued) {
+  const int size = issued.group->size;
+  LOCKSTEP_CHECK(size <= Slot::max_gpus, "a group of ", size, " ranks with a GPU each");
+  const std::uint8_t* const first = issued.slot().nccl_streams;
+  const Key key(issued.group, std::vector<std::uint8_t>(first, first + size));
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<NcclGroup>& entry = groups_[key];
   if (entry == nullptr) entry = std::make_unique<NcclGroup>();
   return *entry;
 }

@@ -1,5 +1,5 @@
-// The communicators of NCCL that a rank has: one per group and stream, because the collectives of one stream have the
-// same order on all members. Internal to engine/comm.
+// The communicators of NCCL that a rank has: one per group and one stream of each member, because collectives whose
+// streams are the same have the same order on all members. Internal to engine/comm.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "engine/comm/nccl_calls.hpp"
 
@@ -63,11 +64,17 @@ class NcclGroup {
 
 class NcclGroups {
  public:
-  NcclGroup& of(const GroupControl* group, nccl::StreamHandle stream);
+  // The stream that the collective uses on this rank. All members note theirs before one of them calls of().
+  void note_stream(IssuedCollective& issued, nccl::StreamHandle stream);
+  // The communicator of the collective. All members look for it by the streams of all: a member alone may use another
+  // stream than in an earlier collective, for example because only its receive is asynchronous.
+  NcclGroup& of(const IssuedCollective& issued);
 
  private:
+  using Key = std::pair<const GroupControl*, std::vector<std::uint8_t>>;  // each member numbers its own streams
   std::mutex mutex_;
-  std::map<std::pair<const GroupControl*, nccl::StreamHandle>, std::unique_ptr<NcclGroup>> groups_;
+  std::vector<nccl::StreamHandle> streams_;  // of this rank, by number
+  std::map<Key, std::unique_ptr<NcclGroup>> groups_;
 };
 
 }  // namespace lockstep::comm

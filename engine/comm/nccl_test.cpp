@@ -472,6 +472,21 @@ TEST(SumOrder, OfALibraryNeedsAGpuPerRank) {
                                    HasSubstr("use no more ranks than devices"))));
 }
 
+// Of the same role, on another index of the device. The communicators of other streams stay.
+TEST(Nccl, AMemberMayUseAnotherStreamThanBefore) {
+  const auto failures = run_on_gpus(2, [](int rank, RecordingNccl& nccl) {
+    sum_once(1);
+    const device::Device own = rank == 0 ? device::Device{device::Kind::cuda, 5} : gpu;
+    const Tensor x = tensor_of(std::vector<float>(count, 1), DType::float32, own);
+    all_reduce(world_group(), x, ReduceOp::sum);
+    for (const float each : values_of<float>(x)) require(each == 2, "a wrong sum");
+    sum_once(1);
+    const std::vector<std::string> log = nccl.log(rank);
+    require(std::count(log.begin(), log.end(), "create 2") == 2, "other communicators than two");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
 // Groups that share ranks have communicators of their own.
 TEST(Nccl, KeepsTheGroupsOfAMeshApart) {
   const auto failures = run_on_gpus(4, [](int rank, RecordingNccl& nccl) {

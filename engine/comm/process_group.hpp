@@ -226,6 +226,7 @@ struct LogEntry {
   std::string axis;
   int group_size = 0;
   std::uint64_t group_id = 0;
+  const ProcessGroup* group = nullptr;
   std::int64_t bytes = 0;  // of the larger of this rank's input and output
   std::string owner;
   int scenario_line = 0;

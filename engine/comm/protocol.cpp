@@ -233,6 +233,7 @@ bool try_arrive(IssuedCollective& issued) {
   entry.input = issued.input;
   entry.output = issued.output;
   entry.record = static_cast<std::uint32_t>(issued.record_number);
+  if (issued.execution.stream != nullptr) issued.rank->nccl_groups->note_stream(issued, issued.execution.stream);
   entry.arrival.store(issued.generation() + 1, std::memory_order_release);
   issued.arrived.store(true, std::memory_order_relaxed);
   try {

@@ -167,12 +167,18 @@ TEST_P(BackendPromises, StayBusyDuringADelay) {
 // ---- failures
 TEST_P(BackendPromises, RethrowAFailureUntilItIsCleared) {
   Stream& compute = current_stream(device());
+  const Event before = stream(device(), Role::all_gather).record();
   const std::string message = message_of([&] {
     launch(compute, "fails", {}, [](const Pointers&) { throw Error("on purpose"); });
     compute.synchronize();
   });
   EXPECT_THAT(message, HasSubstr(can().computes ? "on purpose" : "nothing was thrown"));
+  // Also where nothing is to be waited for. A stream that runs inline keeps no failure.
+  const char* const kept = can().computes && !compute.runs_inline() ? "on purpose" : "nothing was thrown";
+  EXPECT_THAT(message_of([&] { compute.wait(before); }), HasSubstr(kept));
+  EXPECT_THAT(message_of([&] { compute.rethrow_failure(); }), HasSubstr(kept));
   clear_failures();
+  EXPECT_NO_THROW(compute.rethrow_failure());
   bool ran = false;
   launch(compute, "runs", {}, [&](const Pointers&) { ran = true; });
   compute.synchronize();

@@ -32,6 +32,18 @@ namespace {
               "make the source on a device that computes, such as cpu or sim");
 }
 
+// Runs `issue`, which gives the launch to the queue. A queue that has failed refuses it, and then it never accesses
+// memory. On an inline stream `issue` runs the launch itself.
+template <class F>
+auto give_to_queue(Stream& stream, std::span<const Access> accesses, const F& issue) {
+  try {
+    return issue();
+  } catch (...) {
+    if (!stream.runs_inline()) LaunchDetail::forget(stream, accesses);
+    throw;
+  }
+}
+
 }  // namespace
 
 Pointers LaunchDetail::prepare(Stream& stream, const char* name, std::span<const Access> accesses, bool copy) {
@@ -65,9 +77,17 @@ void LaunchDetail::flush(Stream& stream) {
     stream.queue_->flush();
 }
 
-bool LaunchDetail::run_if_idle(Stream& stream, const Pointers& pointers, void (*call)(const void*, const Pointers&),
-                               const void* body) {
-  return stream.queue_->run_if_idle(call, body, pointers);
+void LaunchDetail::forget(Stream& stream, std::span<const Access> accesses) {
+  const StreamState& state = *stream.state_;
+  if (!state.runtime->order().on()) return;
+  for (const Access& access : accesses)
+    if (access.bytes > 0) OrderCheck::forget(state.clock, PointerAccess::shadow(*access.memory));
+}
+
+bool LaunchDetail::run_if_idle(Stream& stream, std::span<const Access> accesses, const Pointers& pointers,
+                               void (*call)(const void*, const Pointers&), const void* body) {
+  Queue& queue = *stream.queue_;
+  return give_to_queue(stream, accesses, [&] { return queue.run_if_idle(call, body, pointers); });
 }
 
 void LaunchDetail::enqueue(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers,
@@ -90,7 +110,8 @@ void LaunchDetail::enqueue(Stream& stream, const char* name, std::span<const Acc
         record->end(*queue);
       };
   }
-  stream.queue_->issue(std::move(body), std::move(pointers), may_block);
+  Queue& queue = *stream.queue_;
+  give_to_queue(stream, accesses, [&] { queue.issue(std::move(body), std::move(pointers), may_block); });
 }
 
 void launch_deferred(Stream& stream, const char* name, std::span<const Access> accesses, Body start, Body finish) {
@@ -126,7 +147,8 @@ void LaunchDetail::defer(Stream& stream, const char* name, std::span<const Acces
       };
     }
   }
-  stream.queue_->issue_in_halves(start, std::move(finish), std::move(pointers));
+  Queue& queue = *stream.queue_;
+  give_to_queue(stream, accesses, [&] { queue.issue_in_halves(start, std::move(finish), std::move(pointers)); });
 }
 
 void copy_bytes(Stream& stream, const Access& to, const Access& from) {

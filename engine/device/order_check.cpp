@@ -181,6 +181,14 @@ void OrderCheck::access(StreamClock& clock, const char* name, OrderShadow& shado
   compare_subranges(clock, shadow, now, covers_block, memory);
 }
 
+void OrderCheck::forget(const StreamClock& clock, OrderShadow& shadow) {
+  const auto is_of_launch = [&](const AccessRecord& record) {
+    return record.stream == clock.id && record.count == clock.known[static_cast<std::size_t>(clock.id)];
+  };
+  std::erase_if(shadow.full_block, is_of_launch);
+  std::erase_if(shadow.subranges, is_of_launch);
+}
+
 void OrderCheck::prune(OrderShadow& shadow) const {
   // Every later access joins the host's clock first, so it comes after all that the host has waited for.
   std::erase_if(shadow.subranges, [&](const AccessRecord& record) { return record.count <= host_[record.stream]; });

@@ -73,6 +73,9 @@ class OrderCheck {
   // A launch calls begin_launch once, which advances the stream's clock, and then access() for each access.
   void begin_launch(StreamClock& clock);
   void access(StreamClock& clock, const char* name, OrderShadow& shadow, const Access& access);
+  // The last launch of the stream was refused, so this block is not accessed by it. Accesses that it has superseded
+  // stay dropped.
+  static void forget(const StreamClock& clock, OrderShadow& shadow);
 
   // The stream (the host) waited until everything in `known` had run.
   void stream_learns(StreamClock& clock, const Clocks& known);

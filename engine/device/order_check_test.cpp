@@ -322,6 +322,25 @@ TEST_P(OrderCheck, CountsDeferredLaunchesAtTheirIssue) {
   EXPECT_THAT(order_violations(), SizeIs(1));
 }
 
+// A violation would be that the block is freed on the stream of its allocation.
+TEST(OrderCheckAfterAFailure, CountsNoAccessOfARefusedLaunch) {
+  RankContext context(0, 1);
+  RankScope scope(context);
+  Stream& gather = stream(sim, Role::all_gather);
+  {
+    const MemoryPtr weight = allocate(sim, 64);
+    gather.wait(current_stream(sim).record());
+    launch_deferred(gather, "fails", {}, nothing, [](const Pointers&) { throw Error("on purpose"); });
+    EXPECT_THROW(gather.synchronize(), Error);
+    const Access all[] = {{weight.get(), 0, 64, Mode::write}}, half[] = {{weight.get(), 0, 32, Mode::write}};
+    EXPECT_THROW(launch_deferred(gather, "all_gather", all, nothing, nothing), Error);
+    EXPECT_THROW(launch_deferred(gather, "all_gather", half, nothing, nothing), Error);
+    EXPECT_THROW(launch(gather, "add", all, nothing), Error);
+  }
+  EXPECT_THAT(order_violations(), SizeIs(0));
+  clear_failures();
+}
+
 TEST(OrderCheckAcrossDevices, FindsAMissingWaitAfterAnAsynchronousCopy) {
   RankContext context(0, 1);
   RankScope scope(context);

@@ -31,6 +31,15 @@ unsigned rights_of_thread() { return 0; }
 void set_rights_of_thread(unsigned) {}
 #endif
 
+// The value of the environment variable; empty: it is not set.
+std::string_view wanted_protection() {
+  const char* const text = std::getenv("LOCKSTEP_PROTECT_SIM");
+  return text == nullptr ? "" : text;
+}
+bool is_known(std::string_view wanted) {
+  return wanted.empty() || wanted == "keys" || wanted == "pages" || wanted == "off";
+}
+
 // Per process: the key, and the regions that have it. A signal handler reads the regions, so they are a fixed array.
 struct State {
   Protection kind = Protection::off;
@@ -49,14 +58,13 @@ State& state() {
   static State* const made = [] {
     auto* const fresh = new (room) State;
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    const char* const text = std::getenv("LOCKSTEP_PROTECT_SIM");
-    const std::string_view wanted = text == nullptr ? "" : text;
+    const std::string_view wanted = wanted_protection();
     if (wanted == "off") return fresh;
     if (wanted == "pages") {
       fresh->kind = Protection::pages;
       return fresh;
     }
-    fresh->is_unknown = !wanted.empty() && wanted != "keys";
+    fresh->is_unknown = !is_known(wanted);
     if (may_have_keys) fresh->key = ::pkey_alloc(0, PKEY_DISABLE_ACCESS);
     if (fresh->key > 0) {
       fresh->kind = Protection::keys;
@@ -91,9 +99,14 @@ std::string describe(Protection kind) {
 
 Protection protection() { return state().kind; }
 
+void require_known_protection() {
+  if (const std::string_view wanted = wanted_protection(); !is_known(wanted))
+    throw Error(str("LOCKSTEP_PROTECT_SIM=", wanted, " is unknown"), "use keys, pages or off, or unset it");
+}
+
 void protect(HostWorld::Region region) {
   State& of = state();
-  if (of.is_unknown) throw Error("LOCKSTEP_PROTECT_SIM has an unknown value", "use keys, pages or off, or unset it");
+  if (of.is_unknown) require_known_protection();
   if (of.kind == Protection::off) return;
   const std::lock_guard lock(of.mutex);
   const int num = of.num_regions.load();

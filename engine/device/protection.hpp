@@ -1,6 +1,6 @@
 // Protects the memory of sim from the host: an access outside a launch ends the process, as on a device. The message
-// names the block (fault.hpp). Internal to engine/device, except protection(), describe() and the rights of helper
-// threads.
+// names the block (fault.hpp). Internal to engine/device, except protection(), describe(), require_known_protection()
+// and the rights of helper threads.
 //
 // The processor's protection keys do it where it has them: a thread opens the memory for itself in two instructions.
 // Elsewhere the environment variable LOCKSTEP_PROTECT_SIM=pages protects the pages by system calls while no thread has
@@ -21,6 +21,8 @@ enum class Protection { off, keys, pages };
 // What this process uses. The sanitizers read all memory themselves, so their builds use none.
 Protection protection();
 std::string describe(Protection kind);  // "closed to the host outside launches, by protection keys"
+// Throws Error if the environment variable has another value.
+void require_known_protection();
 
 // Protects the pages of a region from now on. Idempotent. Throws Error if the environment variable has another value.
 void protect(HostWorld::Region region);

@@ -47,6 +47,8 @@ class Queue {
   virtual void issue_in_halves(const Body& start, Body finish, Pointers pointers) = 0;
   // Items issued from now on run after item `number` of the other queue.
   virtual void issue_wait(const std::shared_ptr<Queue>& other, std::uint64_t number) = 0;
+  // No item. A queue that runs inline keeps no failure.
+  virtual void rethrow_failure() {}
   virtual std::uint64_t last_number() const = 0;
   // Prepares waits for item last_number(), for queues whose device needs a mark in the stream for that.
   virtual void mark() {}

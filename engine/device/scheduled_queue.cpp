@@ -43,7 +43,12 @@ void ScheduledQueue::issue_in_halves(const Body& start, Body finish, Pointers po
   push(std::move(item));
 }
 
+void ScheduledQueue::rethrow_failure() {
+  if (error_) std::rethrow_exception(error_);
+}
+
 void ScheduledQueue::issue_wait(const std::shared_ptr<Queue>& other, std::uint64_t number) {
+  rethrow_failure();
   auto* const queue = dynamic_cast<ScheduledQueue*>(other.get());
   if (queue == nullptr) return other->await(number);  // its items run on the host alone
   if (number == 0) return;

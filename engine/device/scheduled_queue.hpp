@@ -25,6 +25,7 @@ class ScheduledQueue final : public Queue {
   void issue(Body body, Pointers pointers, bool may_block) override;
   void issue_in_halves(const Body& start, Body finish, Pointers pointers) override;
   void issue_wait(const std::shared_ptr<Queue>& other, std::uint64_t number) override;
+  void rethrow_failure() override;
   std::uint64_t last_number() const override { return issued_; }
   void await(std::uint64_t number) override;
   void clear_failure() override;

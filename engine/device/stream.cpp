@@ -47,6 +47,8 @@ void Stream::synchronize() {
   if (order.on()) order.host_learns(state_->clock.known);
 }
 
+void Stream::rethrow_failure() { queue_->rethrow_failure(); }
+
 // ---- events
 
 void Event::synchronize() const {

@@ -95,6 +95,7 @@ class Stream {
   Event record();                 // returns an event that completes when all launches so far have run
   void wait(const Event& event);  // later launches run after the event
   void synchronize();             // the host waits for all launches; rethrows a failure of one of them
+  void rethrow_failure();         // throws the failure of an earlier launch, if one is known; waits for nothing
 
  private:
   friend class Runtime;
@@ -163,7 +164,7 @@ struct LaunchDetail {
     const auto call = [](const void* function, const Pointers& p) { (*static_cast<decltype(run)*>(function))(p); };
     if (stream.runs_inline() && !stream.is_instrumented()) {
       run(pointers);
-    } else if (stream.is_instrumented() || !run_if_idle(stream, pointers, call, &run)) {
+    } else if (stream.is_instrumented() || !run_if_idle(stream, accesses, pointers, call, &run)) {
       enqueue(stream, name, accesses, std::move(pointers), Body(std::forward<F>(body)), stream.is_instrumented());
     }
   }
@@ -173,11 +174,13 @@ struct LaunchDetail {
                       bool may_block);
   // On a stream with a worker: if the stream is idle, runs the body on the host and returns true. Rethrows an earlier
   // failure. An error of this body is reported at the next launch or wait, like an error on the worker.
-  static bool run_if_idle(Stream& stream, const Pointers& pointers, void (*call)(const void*, const Pointers&),
-                          const void* body);
+  static bool run_if_idle(Stream& stream, std::span<const Access> accesses, const Pointers& pointers,
+                          void (*call)(const void*, const Pointers&), const void* body);
   static void defer(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers, Body start,
                     Body finish);
   static void flush(Stream& stream);  // finishes the deferred launches of an inline stream
+  // The queue has refused the launch: the order check drops its accesses.
+  static void forget(Stream& stream, std::span<const Access> accesses);
 };
 
 // Launches a body that must not block. `name` is kept for messages; it is a literal, or text that outlives the rank.

@@ -25,7 +25,13 @@ void WorkerQueue::issue_in_halves(const Body& start, Body finish, Pointers point
       std::move(pointers), true);
 }
 
+void WorkerQueue::rethrow_failure() {
+  const std::lock_guard lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
+}
+
 void WorkerQueue::issue_wait(const std::shared_ptr<Queue>& other, std::uint64_t number) {
+  rethrow_failure();
   auto* const worker = dynamic_cast<WorkerQueue*>(other.get());
   if (worker == nullptr) return other->await(number);  // its items run on the host alone
   if (worker->has_succeeded(number)) return;

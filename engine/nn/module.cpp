@@ -173,7 +173,6 @@ class BackwardWatch {
         watch_first_gradient(tensors_of(outputs), [state = state_, module = module_, before = before_, after = after_] {
           const auto alive = module.lock();
           if (!alive) return;
-          state->after_ran = false;
           for (const auto& hook : before) hook(*alive);
           // Runs at the end of backward at the latest, because the inputs may get no gradient.
           if (!after.empty()) queue_backward_callback([state, module, after] { run_once(*state, module, after); });
@@ -183,11 +182,11 @@ class BackwardWatch {
 
  private:
   struct State {
-    bool after_ran = false;
+    OncePerBackward after;
   };
   static void run_once(State& state, const std::weak_ptr<Module>& module, const BackwardHooks& hooks) {
     const auto alive = module.lock();
-    if (!alive || std::exchange(state.after_ran, true)) return;
+    if (!alive || !state.after.is_first()) return;
     for (const auto& hook : hooks) hook(*alive);
   }
 

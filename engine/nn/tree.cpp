@@ -212,11 +212,12 @@ void redraw(const ModulePtr& module) {
 
 void zero_grad(const ModulePtr& root, bool set_to_none) {
   for (const NamedParameter& parameter : named_parameters(root)) {
-    forget_kept_back(parameter.trained());
-    if (set_to_none)
+    if (set_to_none) {
       set_grad(parameter.trained(), Tensor());
-    else if (const Tensor gradient = grad(parameter.trained()); gradient.defined())
-      raw::zero_(gradient);
+      continue;
+    }
+    forget_kept_back(parameter.trained());
+    if (const Tensor gradient = grad(parameter.trained()); gradient.defined()) raw::zero_(gradient);
   }
 }
 

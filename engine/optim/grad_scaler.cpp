@@ -144,7 +144,8 @@ bool GradScaler::step(Optimizer& optimizer) {
   if (optimizers_[number].stage == Stage::ready) unscale(optimizer);
   const bool steps = !skips_step(optimizers_[number].found_inf);
   if (steps) optimizer.step();
-  optimizers_[number].stage = Stage::stepped;  // only here: a step that failed can be repeated
+  // Only here: a step that failed can be repeated. A hook of the step may have updated the scale, which ends the entry.
+  if (const auto state = optimizers_.find(number); state != optimizers_.end()) state->second.stage = Stage::stepped;
   return steps;
 }
 

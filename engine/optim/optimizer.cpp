@@ -83,21 +83,23 @@ void Optimizer::step() {
       items.push_back({std::move(tensor), std::move(gradient), &state});
     }
     if (!items.empty()) update(items, group.options);
+    // A later group may fail, and a hook after the step may clear the gradients or run a forward.
+    if (RankContext& rank = RankContext::current(); rank.has_service<StepObserver>())
+      if (const auto& stepped = rank.service<StepObserver>().stepped) stepped(*this, group);
   }
   for (std::size_t i = 0; i < after_step_.size(); ++i) after_step_[i](*this);
-  if (RankContext& rank = RankContext::current(); rank.has_service<StepObserver>())
-    if (const auto& stepped = rank.service<StepObserver>().stepped) stepped(*this);
 }
 
 void Optimizer::zero_grad(bool set_to_none) {
   for (const Group& group : groups_)
     for (const ParameterRef& parameter : group.parameters) {
       const Tensor tensor = parameter.get();
-      forget_kept_back(tensor);
-      if (set_to_none)
+      if (set_to_none) {
         set_grad(tensor, Tensor());
-      else if (const Tensor gradient = grad(tensor); gradient.defined())
-        raw::zero_(gradient);
+        continue;
+      }
+      forget_kept_back(tensor);
+      if (const Tensor gradient = grad(tensor); gradient.defined()) raw::zero_(gradient);
     }
 }
 

@@ -24,10 +24,11 @@
 namespace lockstep::optim {
 
 class Optimizer;
-// A service of the rank: called after the step of any optimizer.
+struct Group;
+// A service of the rank: called when a step of any optimizer has updated a group, before the hooks after the step.
 struct StepObserver {
   explicit StepObserver(RankContext&) {}
-  std::function<void(Optimizer&)> stepped{};
+  std::function<void(Optimizer&, const Group&)> stepped{};
 };
 
 struct Options {

@@ -1,5 +1,7 @@
 #include "engine/parallel/activation_checkpoint.hpp"
 
+#include <memory>
+
 #include "engine/nn/checkpoint.hpp"
 #include "engine/parallel/contract.hpp"
 #include "engine/parallel/events.hpp"
@@ -16,7 +18,9 @@ void activation_checkpoint(const nn::ModulePtr& module, const ActivationCheckpoi
   for (const SavedOperation& operation : options.save)
     saved.emplace_back(operation.name, nn::Structure(operation.every));
   if (!options.save.empty()) region.policy = save_operations(options.save);
-  region.before_recomputing = [name = region.name] { note_event(EventKind::recompute, name); };
+  region.before_recomputing = [name = region.name, of = std::weak_ptr<nn::Module>(module)] {
+    note_event(EventKind::recompute, name, of);
+  };
   const bool composable = options.form == CheckpointForm::composable;
   module->set_wrapper(composable ? nn::Module::WrapperPosition::inside_apis : nn::Module::WrapperPosition::outside_apis,
                       [region](const nn::Inputs& inputs, const std::function<nn::Structure(const nn::Inputs&)>& inner) {

@@ -1,5 +1,6 @@
 #include "engine/parallel/bucket.hpp"
 
+#include <exception>
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
@@ -117,6 +118,15 @@ void Bucket::reset() {
   flat_ = Tensor();
   works_.clear();
   divided_ = device::Event();
+}
+
+void Bucket::abandon() noexcept {
+  if (state_ != BucketState::reducing) return;
+  try {
+    wait();
+  } catch (const std::exception&) {
+    // A collective that has failed writes nothing any more.
+  }
 }
 
 }  // namespace lockstep::parallel

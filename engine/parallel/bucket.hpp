@@ -67,6 +67,8 @@ class Bucket {
   // The mean of a slot, of the slot's sizes, as a view of the bucket's memory. In reduced only.
   Tensor result(int slot) const;
   void reset();
+  // Before the end of a bucket: its memory is then freed after the collectives that use it. It may wait for the peers.
+  void abandon() noexcept;
 
  private:
   static std::size_t index(int slot) { return static_cast<std::size_t>(slot); }

@@ -22,9 +22,9 @@ std::string_view name_of(EventKind kind) {
   return names[static_cast<int>(kind)];
 }
 
-void note_event(EventKind kind, std::string owner) {
+void note_event(EventKind kind, std::string owner, std::weak_ptr<nn::Module> module) {
   EventLog& log = event_log();
-  if (log.entries.size() < most_events) log.entries.push_back({kind, std::move(owner)});
+  if (log.entries.size() < most_events) log.entries.push_back({kind, std::move(owner), std::move(module)});
 }
 
 const std::vector<ParallelEvent>& events() { return event_log().entries; }

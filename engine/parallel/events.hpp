@@ -1,14 +1,19 @@
 // The events of the parallel APIs, in order, for tests of prefetching and overlap. Each rank keeps its first 100,000.
 //
-//   note_event(EventKind::unshard, group_name);
+//   note_event(EventKind::unshard, group_name, module);
 //   for (const ParallelEvent& event : events()) ...
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
+
+namespace lockstep::nn {
+class Module;
+}
 
 namespace lockstep::parallel {
 
@@ -30,8 +35,10 @@ std::string_view name_of(EventKind kind);
 struct ParallelEvent {
   EventKind kind = EventKind::unshard;
   std::string owner;  // the name that was given to the API, or the module's type; types of several are joined by +
+  // The first module of the owner. Several models may have owners of one name.
+  std::weak_ptr<nn::Module> module{};
 };
-void note_event(EventKind kind, std::string owner);
+void note_event(EventKind kind, std::string owner, std::weak_ptr<nn::Module> module);
 // An observation window begins at events().size().
 const std::vector<ParallelEvent>& events();
 // A rank keeps this many events and drops later ones.

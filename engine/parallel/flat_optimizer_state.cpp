@@ -10,6 +10,7 @@
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
+#include "engine/mesh/device_mesh.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/parallel/flat_pieces.hpp"
 #include "engine/parallel/flat_state_entries.hpp"
@@ -42,6 +43,22 @@ bool stays(const Trained& trained, const StateDictSettings& settings) {
   return !trained.unit || settings.type == StateDictType::local;
 }
 
+// Whether this rank has no element of a parameter that is divided among ranks. Then the optimizer never steps it here.
+bool is_elsewhere(const FlatParameterShards& unit, const Trained& trained) {
+  const bool is_divided = unit.settings().mesh.is_sharded() || unit.parameter(trained.index).inner_layout != nullptr;
+  return !trained.is_chunk && is_divided && unit.stretch(trained.index).length == 0;
+}
+
+// The meshes of tensor parallelism below the unit, each once, in order of the parameters.
+std::vector<layout::MeshShape> inner_meshes(const FlatParameterShards& unit) {
+  std::vector<layout::MeshShape> meshes;
+  for (std::size_t i = 0; i < unit.num_parameters(); ++i) {
+    const LayoutPtr& inner = unit.parameter(i).inner_layout;
+    if (inner && std::find(meshes.begin(), meshes.end(), inner->mesh) == meshes.end()) meshes.push_back(inner->mesh);
+  }
+  return meshes;
+}
+
 // ---- saving ----
 // The state that any rank has of the parameters of a unit: types of the tensors by key, and the step count.
 struct Known {
@@ -57,20 +74,28 @@ Json described(const StateTensors& tensors) {
   return {{"keys", std::move(keys)}, {"step", static_cast<std::int64_t>(item(tensors.at("step")))}};
 }
 
-// Collective over the shard axis: ranks with an empty stretch of a parameter have no state of it.
+// Collective over the shard axis and the meshes of tensor parallelism: ranks without an element of a parameter have no
+// state of it.
 std::map<std::string, Known> known_to_all(const FlatParameterShards& unit, const std::vector<Trained>& members,
                                           const std::map<std::string, const StateTensors*>& held) {
   Json mine = Json::object();
   for (const Trained& one : members)
-    if (const auto at = held.find(one.name);
-        at != held.end() && (one.is_chunk || unit.stretch(one.index).length > 0 || !unit.settings().mesh.is_sharded()))
+    if (const auto at = held.find(one.name); at != held.end() && !is_elsewhere(unit, one))
       mine[one.name] = described(*at->second);
-  std::vector<std::string> texts{mine.dump()};
-  if (unit.settings().mesh.is_sharded())
-    texts = comm::exchange(unit.settings().mesh.shard_group(), texts.front(), "state of an optimizer");
+  Json of_ranks = Json::array();
+  of_ranks.push_back(std::move(mine));
+  const auto exchange_in = [&of_ranks](comm::ProcessGroup& group) {
+    const std::string sent = of_ranks.dump();
+    of_ranks.clear();
+    for (const std::string& text : comm::exchange(group, sent, "state of an optimizer")) {
+      const Json given = Json::parse(text);
+      for (const Json& of_rank : given) of_ranks.push_back(of_rank);
+    }
+  };
+  if (unit.settings().mesh.is_sharded()) exchange_in(unit.settings().mesh.shard_group());
+  for (const layout::MeshShape& mesh : inner_meshes(unit)) exchange_in(DeviceMesh(mesh).mesh_group());
   std::map<std::string, Known> known;
-  for (const std::string& text : texts) {
-    const Json of_rank = Json::parse(text);
+  for (const Json& of_rank : of_ranks) {
     for (const auto& [name, state] : of_rank.items()) {
       Known& one = known[name];
       for (const auto& [key, type] : state.at("keys").items()) one.keys[key] = dtype_from_name(type.get<std::string>());
@@ -253,9 +278,7 @@ class HeldState {
         }
       }
     }
-    const bool is_empty =
-        !trained.is_chunk && unit.settings().mesh.is_sharded() && unit.stretch(trained.index).length == 0;
-    if (is_empty) return std::nullopt;  // the optimizer never steps it here
+    if (is_elsewhere(unit, trained)) return std::nullopt;
     return held;
   }
 

@@ -71,6 +71,7 @@ class FlatParameterShards final : public GroupShards {
   std::size_t num_parameters() const override { return parameters_.size(); }
   using GroupShards::parameter;
   UnshardedParameter& parameter(std::size_t index) override { return parameters_[index]; }
+  const Tensor& shown(std::size_t index) const override { return parameters_[index].view; }
   // A tensor in the place of a view is copied into the shard, and the view comes back.
   void adopt_slots() override;
   void refuse_replaced_shards() override;

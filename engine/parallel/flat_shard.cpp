@@ -224,6 +224,7 @@ GroupSettings group_settings(const Unit& unit, const FlatShardOptions& options, 
                          !frees, frees ? options.max_gathers_in_flight : 0};
   settings.mixed_precision.param = precision.param;
   settings.mixed_precision.reduce = precision.reduce;
+  settings.module = unit.module;
   return settings;
 }
 
@@ -239,6 +240,7 @@ StateSettings state_settings(const Unit& unit, const FlatShardOptions& options, 
   settings.device = device;
   settings.owner = unit.name;
   settings.api = flat_shard_name;
+  settings.module = unit.module;
   return settings;
 }
 

@@ -17,10 +17,12 @@ namespace lockstep::parallel {
 
 namespace {
 
-// Per trained tensor, whether any rank has a gradient of it.
+// Per parameter, whether any rank has a gradient of it. No rank of the shard axis has one if tensor parallelism gives
+// all elements to other ranks. Then a note says so.
 std::vector<bool> agreed_gradients(const FlatParameterShards& unit) {
   std::vector<std::int64_t> mine;
-  for (std::size_t i = 0; i < unit.num_trained(); ++i) mine.push_back(grad(unit.trained(i)).defined());
+  for (std::size_t i = 0; i < unit.num_trained(); ++i)
+    mine.push_back(grad(unit.trained(i)).defined() || has_grad_of_peers(unit.trained(i)) ? 1 : 0);
   if (unit.settings().mesh.is_sharded()) {
     comm::Call call;
     call.family = comm::Family::data_parallel;
@@ -84,6 +86,11 @@ void check_shown(const FlatParameterShards& unit) {
   }
 }
 
+// A tensor that had none keeps what waits for synchronization: it was not shown, so nobody dropped it.
+void end_gradient(const Tensor& trained) {
+  if (grad(trained).defined() || has_grad_of_peers(trained)) set_grad(trained, Tensor());
+}
+
 void write_back(FlatParameterShards& unit, bool with_gradients) {
   const NoGrad no_grad;
   Tensor gradients = with_gradients ? unit.gradient_chunk() : Tensor();
@@ -105,18 +112,21 @@ void write_back(FlatParameterShards& unit, bool with_gradients) {
       continue;
     }
     const Tensor& trained = unit.trained(i);
-    if (at.length == 0 || !gradient.defined()) {
-      set_grad(trained, Tensor());
-      if (gradient.defined()) note_grad_of_peers(trained);
-    } else {
+    if (!gradient.defined())
+      end_gradient(trained);
+    else if (at.length == 0)
+      note_grad_of_peers(trained);
+    else
       set_grad(trained,
                sharded_like(view(slice(gradients, 0, at.offset, at.offset + at.length), local_tensor(trained).sizes()),
                             trained),
                GradientType::any_floating);
-    }
   }
-  if (with_gradients && !unit.has_original_parameters())
-    set_grad(unit.trained(0), has_gradient ? gradients : Tensor(), GradientType::any_floating);
+  if (!with_gradients || unit.has_original_parameters()) return;
+  if (has_gradient)
+    set_grad(unit.trained(0), gradients, GradientType::any_floating);
+  else
+    end_gradient(unit.trained(0));
 }
 
 }  // namespace

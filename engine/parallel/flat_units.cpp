@@ -65,7 +65,7 @@ struct LivingUnits {
   std::vector<Unit> units;
 };
 
-// The shard axis of the units, and the axes of tensor parallelism below them.
+// The shard axis of the units that shard, and the axes of tensor parallelism below all units.
 std::vector<layout::MeshShape> meshes_of_stretches(optim::Optimizer& optimizer) {
   std::vector<layout::MeshShape> meshes;
   if (defect_armed(Defect::flat_scaler_of_one_rank)) [[unlikely]]
@@ -74,11 +74,12 @@ std::vector<layout::MeshShape> meshes_of_stretches(optim::Optimizer& optimizer) 
   for (const optim::Group& group : optimizer.groups())
     for (const optim::ParameterRef& parameter : group.parameters) {
       const auto at = members.find(&parameter.get().impl());
-      if (at == members.end() || !at->second.unit->settings().mesh.is_sharded()) continue;
+      if (at == members.end()) continue;
       const FlatParameterShards& unit = *at->second.unit;
-      const ShardMesh& mesh = unit.settings().mesh;
-      const std::string axis = mesh.mesh.shape().names()[static_cast<std::size_t>(mesh.shard_axis)];
-      meshes.push_back(mesh.mesh.slice({axis}).shape());
+      if (const ShardMesh& mesh = unit.settings().mesh; mesh.is_sharded()) {
+        const std::string axis = mesh.mesh.shape().names()[static_cast<std::size_t>(mesh.shard_axis)];
+        meshes.push_back(mesh.mesh.slice({axis}).shape());
+      }
       for (std::size_t i = 0; i < unit.num_parameters(); ++i)
         if (const LayoutPtr& inner = unit.parameter(i).inner_layout) meshes.push_back(inner->mesh);
     }
@@ -86,15 +87,14 @@ std::vector<layout::MeshShape> meshes_of_stretches(optim::Optimizer& optimizer) 
 }
 
 // A step changes the shards of the ranks that hold elements of a parameter with a gradient. The others note it.
-void note_step(optim::Optimizer& optimizer) {
+void note_step(optim::Optimizer&, const optim::Group& group) {
   const std::map<const TensorImpl*, FlatMember> members = flat_members();
-  for (const optim::Group& group : optimizer.groups())
-    for (const optim::ParameterRef& parameter : group.parameters) {
-      const Tensor tensor = parameter.get();
-      const auto at = members.find(&tensor.impl());
-      if (at == members.end() || tensor.num_elements() > 0) continue;
-      if (grad(tensor).defined() || has_grad_of_peers(tensor)) at->second.unit->note_step_elsewhere();
-    }
+  for (const optim::ParameterRef& parameter : group.parameters) {
+    const Tensor tensor = parameter.get();
+    const auto at = members.find(&tensor.impl());
+    if (at == members.end() || tensor.num_elements() > 0) continue;
+    if (grad(tensor).defined() || has_grad_of_peers(tensor)) at->second.unit->note_step_elsewhere();
+  }
 }
 
 }  // namespace

@@ -71,11 +71,13 @@ std::string default_name(const std::vector<ModulePtr>& modules) {
   return name;
 }
 
-StateSettings settings_of_state(const FullyShardOptions& options, device::Device device) {
+StateSettings settings_of_state(const std::vector<ModulePtr>& modules, const FullyShardOptions& options,
+                                device::Device device) {
   StateSettings settings;
   settings.precision = options.mixed_precision;
   settings.device = device;
   settings.owner = options.name;
+  settings.module = modules.front();
   return settings;
 }
 
@@ -124,6 +126,7 @@ std::shared_ptr<ShardGroup> make_group(const std::vector<ModulePtr>& modules, co
                                        const std::vector<int>& dims, const FullyShardOptions& options,
                                        GroupSettings settings) {
   if (collector.parameters().empty()) return nullptr;
+  settings.module = modules.front();
   std::vector<ShardParameter> parameters;
   for (std::size_t i = 0; i < dims.size(); ++i) {
     const CollectedParameter& one = collector.parameters()[i];
@@ -176,7 +179,7 @@ void fully_shard(const std::vector<ModulePtr>& given_modules, const FullyShardOp
   const std::shared_ptr<ShardGroup> group =
       make_group(modules, collector, dims, options,
                  {shard_mesh, reshard, options.offload, options.mixed_precision, device, options.name});
-  const auto state = std::make_shared<ShardState>(modules, settings_of_state(options, device), group);
+  const auto state = std::make_shared<ShardState>(modules, settings_of_state(modules, options, device), group);
   const std::map<std::string, Structure> settings =
       settings_of(options, mesh, reshard, modules.size() > 1, names, dims);
   for (std::size_t i = 0; i < modules.size(); ++i) {

@@ -37,6 +37,7 @@ struct GroupSettings {
   bool stays_unsharded_without_sync = false;
   // The host runs ahead of compute by at most so many unsharded groups; 0: without limit.
   int max_gathers_in_flight = 0;
+  std::weak_ptr<nn::Module> module{};  // the first of the group, for events
 };
 
 // Whether the shards are on the host and the group computes elsewhere.
@@ -82,6 +83,8 @@ class GroupShards {
   virtual std::size_t num_parameters() const = 0;
   virtual UnshardedParameter& parameter(std::size_t index) = 0;
   const UnshardedParameter& parameter(std::size_t index) const;
+  // What the slots of the parameter hold while the group is sharded.
+  virtual const Tensor& shown(std::size_t index) const = 0;
   // Adopts tensors that were assigned to the slots. Throws Error when they do not fit.
   virtual void adopt_slots() = 0;
   // While the parameters are unsharded: throws Error if a slot of the shards themselves holds another tensor.
@@ -98,8 +101,8 @@ class GroupShards {
   // Returns whether the parameters have taken over the memory of the output.
   virtual bool install_unsharded(const Tensor& gathered, int num_ranks) = 0;
   virtual void forget_gather_input() {}  // of an all-gather that is dropped
-  // After an evaluation: puts the shards into the slots, while the unsharded parameters stay in memory. Returns whether
-  // it did. show_unsharded() puts the unsharded parameters back.
+  // After an evaluation or a backward: puts the shards into the slots, while the unsharded parameters stay in memory.
+  // Returns whether it did. show_unsharded() puts the unsharded parameters back.
   virtual bool show_shards() { return false; }
   virtual void show_unsharded() {}
   // Puts the shards into the slots and frees the unsharded parameters, or returns their memory if it belongs to

@@ -1,4 +1,5 @@
 // The flat buffers of an all-gather of parameters that are sharded one by one.
+#include "engine/autograd/autograd.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/parallel/parameter_shards.hpp"
@@ -70,6 +71,13 @@ bool PerParameterShards::install_unsharded(const Tensor& gathered, int num_ranks
   }
   sent_.clear();
   return false;
+}
+
+// A parameter that was tied after it was sharded may have been frozen or thawed under its other name.
+void PerParameterShards::show_unsharded() {
+  for (const ShardParameter& parameter : parameters_)
+    if (requires_grad(parameter.leaf) != parameter.requires_grad())
+      set_requires_grad(parameter.leaf, parameter.requires_grad());
 }
 
 std::optional<UsedMemory> PerParameterShards::install_shards() {

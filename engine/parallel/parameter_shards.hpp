@@ -23,6 +23,7 @@ class PerParameterShards final : public GroupShards {
   std::size_t num_parameters() const override { return parameters_.size(); }
   using GroupShards::parameter;
   UnshardedParameter& parameter(std::size_t index) override { return parameters_[index]; }
+  const Tensor& shown(std::size_t index) const override { return parameters_[index].sharded(); }
   void adopt_slots() override;
   bool shards_changed() const override;
 
@@ -30,6 +31,7 @@ class PerParameterShards final : public GroupShards {
   Tensor gather_output(const Tensor& input, int num_ranks) override;
   bool install_unsharded(const Tensor& gathered, int num_ranks) override;
   void forget_gather_input() override { sent_.clear(); }
+  void show_unsharded() override;
   std::optional<UsedMemory> install_shards() override;
   KeptShards install_kept(int ranks) override;
 

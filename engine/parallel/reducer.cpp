@@ -1,9 +1,11 @@
 #include "engine/parallel/reducer.hpp"
 
 #include <map>
+#include <set>
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/grad_of_peers.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/fnv.hpp"
@@ -31,6 +33,7 @@ Reducer::~Reducer() { detach_all(); }
 void Reducer::detach_all() {
   for (Parameter& parameter : parameters_)
     if (const Tensor tensor = std::exchange(parameter.tensor, Tensor()); tensor.defined()) set_accumulator(tensor, {});
+  for (Bucket& bucket : buckets_) bucket.abandon();
   buckets_.clear();
 }
 
@@ -41,13 +44,25 @@ Tensor Reducer::tensor_in_slot(const Parameter& parameter) {
   return owner->parameters[parameter.slot_in_owner].tensor;
 }
 
-void Reducer::attach() {
-  detach_all();
-  for (const Parameter& parameter : parameters_)  // before any is adopted
-    if (has_accumulator(tensor_in_slot(parameter)))
-      throw Error(str("replicate: `", parameter.name, "` of ", settings_.owner,
+void Reducer::refuse_others(const std::vector<nn::NamedParameter>& parameters) const {
+  std::set<const TensorImpl*> own;
+  for (const Parameter& parameter : parameters_)
+    if (parameter.tensor.defined()) own.insert(&parameter.tensor.impl());
+  for (const nn::NamedParameter& parameter : parameters) {
+    LOCKSTEP_CHECK(parameter.owner != nullptr, "the module of ", parameter.path, " is gone");
+    if (has_accumulator(parameter.tensor()) && !own.contains(&parameter.tensor().impl()))
+      throw Error(str("replicate: `", parameter.path, "` of ", settings_.owner,
                       " is averaged by another replicated module already"),
                   "replicate a module or its parents, not both, children first");
+  }
+}
+
+void Reducer::attach() {
+  std::vector<nn::NamedParameter> in_slots;
+  for (const Parameter& parameter : parameters_)
+    in_slots.push_back({parameter.name, parameter.owner.lock(), parameter.slot_in_owner});
+  refuse_others(in_slots);  // before anything changes
+  detach_all();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     parameter.tensor = tensor_in_slot(parameter);
@@ -112,7 +127,6 @@ layout::Buckets Reducer::agree_on_order(const layout::Buckets& mine) const {
 }
 
 void Reducer::prepare_forward(bool synchronize) {
-  synchronize_ = synchronize;
   bool replaced = false;
   for (const Parameter& parameter : parameters_)
     replaced = replaced || !parameter.tensor.defined() || !parameter.tensor.same_as(tensor_in_slot(parameter));
@@ -131,6 +145,7 @@ void Reducer::prepare_forward(bool synchronize) {
     make_buckets(agree_on_order(layout::make_ready_buckets(bucket_parameters(), ready_order_, settings_.limits)));
     order_known_ = true;
   }
+  synchronize_ = synchronize;  // last: a forward that is refused leaves the flag of an earlier one
 }
 
 void Reducer::attach_if_free() {
@@ -150,6 +165,8 @@ Averaging Reducer::averaging() const {
 }
 
 // ---- during a backward ----
+bool Reducer::is_collecting() const { return state_ == State::collecting && backward_runs(armed_in_); }
+
 void Reducer::arm() {
   if (buckets_.empty() || (state_ == State::collecting && armed_in_ == backward_id())) return;
   if (state_ == State::collecting && collect_for_sync_ && backward_runs(armed_in_))
@@ -202,7 +219,7 @@ void Reducer::on_gradient(int index, const Tensor& gradient) {
       raw::add_(kept_back, gradient);
     } else {
       const device::PurposeScope purpose(device::Purpose::gradient);
-      set_kept_back_grad(parameter.tensor, raw::clone(gradient));
+      keep_back(parameter.tensor, {raw::clone(gradient), nullptr});
     }
     return;
   }
@@ -309,7 +326,7 @@ void Reducer::take_results(const std::vector<std::int64_t>& users) {
     for (std::size_t slot = 0; slot < bucket.slots().size(); ++slot) {
       const auto index = static_cast<std::size_t>(bucket.slots()[slot].parameter);
       const Tensor& parameter = parameters_[index].tensor;
-      set_kept_back_grad(parameter, Tensor());
+      forget_kept_back(parameter);
       if (!users.empty() && users[index] == 0) continue;
       results.push_back({parameter, sharded_like(bucket.result(static_cast<int>(slot)), parameter)});
     }

@@ -8,6 +8,7 @@
 //   state      meaning                                            next state
 //   idle       no backward has reached the parameters             collecting (arm, when one reaches them)
 //   collecting gradients go to buckets, or are kept back          idle       (finish, at the end of that backward)
+//                                                                 collecting (arm, if that backward failed)
 #pragma once
 
 #include <cstdint>
@@ -41,6 +42,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
+  // Throws Error for a parameter that another reducer averages.
+  void refuse_others(const std::vector<nn::NamedParameter>& parameters) const;
   // Removes the accumulators. Gradients that are kept back stay with their parameters, for another reducer.
   void detach_all();
   // At a forward that records a graph: adopts tensors that were assigned to the slots, makes new buckets once the order
@@ -50,8 +53,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void attach_if_free();
   // When backward reaches the module, or at the first gradient.
   void arm();
-  // Whether a backward has begun to fill the buckets and has not ended. One that failed has not ended, either.
-  bool is_collecting() const { return state_ == State::collecting; }
+  // Whether a running backward fills the buckets. One that failed does not run any more.
+  bool is_collecting() const;
 
   std::function<void()> before_all_reduce;  // runs on the stream of the collective, before each; may be empty
   int num_buckets() const { return static_cast<int>(buckets_.size()); }

@@ -123,12 +123,14 @@ std::map<std::string, Structure> ReplicateState::settings() const {
 // ---- hooks ----
 void ReplicateState::before_forward(nn::Inputs& inputs) {
   // A recomputation, or another forward in a hook of a backward, must not change buckets that this backward is filling.
-  if (!recomputing() && !(in_backward() && reducer_ && reducer_->is_collecting())) {
+  if (!recomputing() && !(reducer_ && reducer_->is_collecting())) {
     if (!reducer_) start();
     if (grad_enabled()) {
       // Only here: a graph may be open during an evaluation, and its backward needs the reducer of its forward.
-      if (const auto trained = trained_parameters(); names_of(trained) != trained_names_)
+      if (const auto trained = trained_parameters(); names_of(trained) != trained_names_) {
+        reducer_->refuse_others(trained);
         make_reducer(trained);  // requires_grad of some parameters has changed
+      }
       reducer_->prepare_forward(requires_gradient_sync);
     } else {
       reducer_->attach_if_free();

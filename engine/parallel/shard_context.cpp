@@ -1,6 +1,7 @@
 #include "engine/parallel/shard_context.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 
 #include "engine/autograd/autograd.hpp"
@@ -40,6 +41,14 @@ void GatherBuffers::free(const ShardStreams& streams) {
   work = comm::Work();
 }
 
+ShardContext::~ShardContext() {
+  try {
+    free_inputs(reduction_inputs, 0);
+  } catch (const std::exception&) {
+    // A collective that has failed reads nothing any more.
+  }
+}
+
 std::vector<std::shared_ptr<ShardState>> ShardContext::living_states() const {
   std::vector<std::shared_ptr<ShardState>> living;
   for (const auto& state : states)
@@ -57,7 +66,7 @@ void ShardContext::let_writers_wait_for_copy_in(device::Device at) const {
         return state->group() && state->group()->state() == GroupState::unsharding;
       }))
     wait(WaitEdge::compute_for_unused_copy_in, device::current_stream(at), copy_in);
-  // A backward, at whose end the host would wait, need not follow.
+  // A backward need not follow a forward, and need not give the host a gradient that it waits for.
   if (std::any_of(living.begin(), living.end(),
                   [](const auto& state) { return state->group() && state->group()->shards().offloads(); }))
     wait(WaitEdge::host_for_copy_in, device::current_stream(device::Device{}), copy_in.record());

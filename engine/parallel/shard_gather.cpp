@@ -19,20 +19,24 @@ namespace lockstep::parallel {
 
 // ---- begin: copy-in and the collective ----
 // A tensor that was put in a slot of an unsharded group, or of one that keeps shards, would be lost when the group is
-// resharded, and the graph that is open has saved the leaf.
+// resharded, and the graph that is open has saved the leaf. During an all-gather, the unsharded parameters would
+// replace it.
 void ShardGroup::refuse_replaced_leaves() {
-  const KeptShards* kept = std::get_if<PostForward>(&buffers_);
-  if ((!kept && state() != GroupState::unsharded) || shows_shards()) return;
+  const Unsharding* gathered = std::get_if<Unsharding>(&buffers_);
+  if (state() == GroupState::sharded || shows_shards() || (gathered && gathered->fills_slots)) return;
+  const KeptShards* kept = gathered && gathered->source ? &*gathered->source : std::get_if<PostForward>(&buffers_);
   if (!kept) shards_->refuse_replaced_shards();
   for (std::size_t i = 0; i < shards_->num_parameters(); ++i) {
     const UnshardedParameter& parameter = shards_->parameter(i);
-    const Tensor& held = kept ? kept->shown[i] : parameter.leaf;
+    const Tensor& held = kept ? kept->shown[i] : gathered ? shards_->shown(i) : parameter.leaf;
     for (const ParameterSlotRef& ref : parameter.slots) {
       if (ref.get().tensor.same_as(held)) continue;
       const Tensor put = std::exchange(ref.get().tensor, held);
       throw Error(str("`", parameter.name, "` of ", owner(), " was replaced by ",
                       put.defined() ? describe_sharded(put) : "nothing", " while it was ",
-                      kept ? "kept after forward" : "unsharded"),
+                      kept       ? "kept after forward"
+                      : gathered ? "being gathered"
+                                 : "unsharded"),
                   "reshard the module, then assign a tensor that is sharded as the parameter");
     }
   }
@@ -53,7 +57,7 @@ void ShardGroup::begin_unshard(bool after_compute) {
     adopt_slots();
     changed = changed || shards_->shards_changed();  // a tensor that was put in a slot may just have been written
   }
-  note_event(EventKind::unshard, owner());
+  note_event(EventKind::unshard, owner(), settings().module);
 
   const NoGrad no_grad;
   const device::Device device = settings().device;
@@ -61,7 +65,6 @@ void ShardGroup::begin_unshard(bool after_compute) {
   Unsharding next{{}, settings().mesh.num_shards(), {}};
   if (state() == GroupState::sharded_post_forward) {
     next.source = std::get<PostForward>(buffers_);
-    next.source->shown.clear();  // only the slots keep them from here on
     next.num_ranks = next.source->ranks;
   }
   const KeptShards* kept = next.source ? &*next.source : nullptr;
@@ -122,11 +125,14 @@ void wait_for_gather(WaitEdge edge, device::Stream& compute, const GatherBuffers
 // ---- finish: copy-out ----
 void ShardGroup::finish_unshard(bool keep_buffers) {
   if (state() != GroupState::unsharding) return;
+  refuse_replaced_leaves();
   const ShardStreams streams(settings().device);
   const NoGrad no_grad;
-  auto& [buffers, num_ranks, source] = std::get<Unsharding>(buffers_);
+  auto& [buffers, num_ranks, source, fills_slots] = std::get<Unsharding>(buffers_);
   device::Stream& compute = device::current_stream(settings().device);
   wait_for_gather(WaitEdge::compute_for_all_gather, compute, buffers, streams);
+  fills_slots = true;
+  if (source) source->shown.clear();  // only the slots keep them from here on
   const bool took_output = shards_->install_unsharded(buffers.output, num_ranks);
   for (std::size_t i = 0; i < shards_->num_parameters(); ++i) {
     UnshardedParameter& parameter = shards_->parameter(i);
@@ -151,8 +157,7 @@ bool ShardGroup::has_unused_gather() const {
   return state() == GroupState::unsharding && !defect_armed(Defect::shard_unused_gather_kept);
 }
 
-void ShardGroup::drop_unused_gather() {
-  note_event(EventKind::reshard, owner());
+void ShardGroup::free_unused_gather() {
   const ShardStreams streams(settings().device);
   GatherBuffers& buffers = std::get<Unsharding>(buffers_).buffers;
   device::Stream& compute = device::current_stream(settings().device);
@@ -161,6 +166,11 @@ void ShardGroup::drop_unused_gather() {
   if (shards_->offloads())
     wait(WaitEdge::host_for_copy_in, device::current_stream(device::Device{}), buffers.copied_out);
   buffers.free(streams);
+}
+
+void ShardGroup::drop_unused_gather() {
+  note_event(EventKind::reshard, owner(), settings().module);
+  free_unused_gather();
   shards_->forget_gather_input();
   shards_->install_shards();
   move_to(Sharded{});

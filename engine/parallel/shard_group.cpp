@@ -1,6 +1,7 @@
 // The states of a group and how it reshards.
 #include "engine/parallel/shard_group.hpp"
 
+#include <exception>
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
@@ -35,7 +36,17 @@ ShardGroup::ShardGroup(std::shared_ptr<GroupShards> shards)
     comm::prepare(kept_group(reshard_after_forward_.ranks), settings().device, gathers);
 }
 
-ShardGroup::~ShardGroup() = default;
+ShardGroup::~ShardGroup() {
+  try {
+    for (std::size_t i = 0; i < shards_->num_parameters(); ++i)
+      if (const Tensor& leaf = shards_->parameter(i).leaf; leaf.defined() && !leaf.storage()->has_memory())
+        leaf.storage()->state = "its model was dropped";
+    if (state() == GroupState::unsharding) free_unused_gather();
+    wait_for_reduction();
+  } catch (const std::exception&) {
+    // A collective that has failed writes nothing any more.
+  }
+}
 
 void ShardGroup::move_to(Buffers next) {
   using enum GroupState;
@@ -64,13 +75,13 @@ bool ShardGroup::holds_stale_values() const {
   return state() != GroupState::sharded && shards_->shards_changed();
 }
 
-// ---- evaluation ----
+// ---- shards of an unsharded group ----
 bool ShardGroup::shows_shards() const {
   const Unsharded* unsharded = std::get_if<Unsharded>(&buffers_);
   return unsharded && unsharded->shows_shards;
 }
 
-void ShardGroup::show_shards_after_evaluation() {
+void ShardGroup::show_shards_until_next_use() {
   if (Unsharded* unsharded = std::get_if<Unsharded>(&buffers_)) unsharded->shows_shards = shards_->show_shards();
 }
 
@@ -79,7 +90,7 @@ void ShardGroup::reshard() {
   if (state() == GroupState::sharded) return;
   if (shows_shards()) adopt_slots();
   if (state() == GroupState::unsharding) return drop_unused_gather();
-  note_event(EventKind::reshard, owner());
+  note_event(EventKind::reshard, owner(), settings().module);
   if (std::optional<UsedMemory> memory = shards_->install_shards()) context->used.push_back(std::move(*memory));
   if (!context->in_forward() && !in_backward()) context->free_used(ShardStreams(settings().device), 0);
   if (settings().max_gathers_in_flight > 0)
@@ -103,7 +114,7 @@ void ShardGroup::reshard_after_forward() {
   const ReshardAfterForward& how = reshard_after_forward_;
   if (how.kind != ReshardAfterForward::Kind::among || how.ranks <= 1 || how.ranks >= settings().mesh.num_shards())
     return reshard();
-  note_event(EventKind::reshard, owner());
+  note_event(EventKind::reshard, owner(), settings().module);
   move_to(shards_->install_kept(how.ranks));
 }
 

@@ -7,7 +7,7 @@
 //   unsharding            as before                and the buffers of a gather   unsharded (finish_unshard); sharded
 //   unsharded             unsharded parameters     shards, and all parameters    sharded; sharded_post_forward
 //
-// After an evaluation, the slots of an unsharded flat-sharded group hold the shards.
+// After an evaluation or a backward, the slots of an unsharded flat-sharded group hold the shards.
 // Each state owns its buffers; only move_to() changes the state. All-gathers and reductions run on their own streams,
 // ordered by the waits of waits.hpp. Memory that outlives a phase (unsharded parameters, gradients) belongs to the
 // compute stream. Other memory (flat buffers of an all-gather) belongs to the stream that fills it.
@@ -20,9 +20,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "engine/autograd/autograd.hpp"
 #include "engine/parallel/group_shards.hpp"
 #include "engine/parallel/shard_context.hpp"
 
@@ -37,7 +39,7 @@ ReshardAfterForward normalized(ReshardAfterForward how, int num_shards);
 class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
  public:
   explicit ShardGroup(std::shared_ptr<GroupShards> shards);
-  ~ShardGroup();
+  ~ShardGroup();  // may wait for the peers: frees the memory of collectives in flight after them
   ShardGroup(const ShardGroup&) = delete;
   ShardGroup& operator=(const ShardGroup&) = delete;
 
@@ -57,17 +59,17 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   // Issues the all-gather unless it is issued already or the group is unsharded with fresh values. `after_compute`:
   // copy-in waits for the compute stream, which may have written the shards.
   void begin_unshard(bool after_compute = false);
-  // Throws Error if a tensor was put in a slot of an unsharded group, or of one that keeps shards after forward. The
-  // slot holds the tensor of the group again.
+  // Throws Error if a tensor was put in a slot of an unsharded group, of one that is being gathered, or of one that
+  // keeps shards after forward. The slot holds the tensor of the group again.
   void refuse_replaced_leaves();
   // Later launches on compute see the unsharded parameters. `keep_buffers`: the flat buffers are freed with those of
   // the next all-gather, so that an all-gather that follows at once need not wait for this copy-out.
   void finish_unshard(bool keep_buffers = false);
   void reshard();
   void reshard_after_forward();
-  // After a forward that no backward follows. The slots of a flat-sharded group that stays unsharded show the shards
-  // and their gradients until the next forward or backward.
-  void show_shards_after_evaluation();
+  // After a forward that no backward follows, and after a backward. The slots of a flat-sharded group that stays
+  // unsharded show the shards and their gradients until the next forward or backward.
+  void show_shards_until_next_use();
   bool has_unused_gather() const;
   void drop_unused_gather();
 
@@ -105,6 +107,7 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
     GatherBuffers buffers;
     int num_ranks = 1;                 // of the all-gather
     std::optional<KeptShards> source;  // the slots still hold these
+    bool fills_slots = false;          // has begun to put the unsharded parameters there
   };
   struct Unsharded {
     bool shows_shards = false;  // the slots hold the shards
@@ -119,6 +122,7 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   // ---- all-gather (shard_gather.cpp) ----
   comm::Work all_gather(GatherBuffers& buffers, const KeptShards* kept) const;
   comm::ProcessGroup& kept_group(int ranks) const;
+  void free_unused_gather();
 
   // ---- reduction (shard_reduction.cpp) ----
   void on_gradient(std::size_t index, const Tensor& gradient);
@@ -143,6 +147,7 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   void allocate_targets(Reduction& reduction) const;
   void write_targets(const Reduction& reduction);
   void offload_gradient(const Tensor& trained, const Tensor& gradient, device::Stream& stream);
+  void let_other_gradients_wait(const Tensor& trained);
 
   std::shared_ptr<GroupShards> shards_;
   ReshardAfterForward reshard_after_forward_;
@@ -150,7 +155,8 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   std::vector<Tensor> reduction_outputs_;  // outputs, casts and partial sums that other streams may still use
   device::Event delivered_;                // after the last operation of the reduction
   bool host_waits_ = false;                // for offloaded gradients
-  std::size_t num_reduced_ = 0;            // parameters, in the running backward
+  std::vector<std::pair<Tensor, HookId>> in_flight_;  // tensors whose gradients are, with the hooks that wait for them
+  std::size_t num_reduced_ = 0;                       // parameters, in the running backward
 };
 
 }  // namespace lockstep::parallel

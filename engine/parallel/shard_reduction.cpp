@@ -67,12 +67,19 @@ void ShardGroup::take_gradients(bool at_end) {
   }
   if (!synchronizes_gradients()) return note_gradients_kept_back();
   ReductionPlan plan = shards_->plan_reduction(complete, requires_all_reduce);
+  if (plan.members.empty()) return;
   num_reduced_ += plan.members.size();
-  for (const std::size_t i : plan.members) {
-    FullGradient& gradient = shards_->parameter(i).accumulated;
-    gradient = reduced_over_inner_axes(gradient, owner());
+  const std::vector<std::size_t> members = plan.members;
+  try {
+    for (const std::size_t i : members) {
+      FullGradient& gradient = shards_->parameter(i).accumulated;
+      gradient = reduced_over_inner_axes(gradient, owner());
+    }
+    reduce(std::move(plan));
+  } catch (...) {  // gradients that a failed reduction leaves would be in the sum of the next one
+    for (const std::size_t i : members) shards_->parameter(i).accumulated = FullGradient();
+    throw;
   }
-  if (!plan.members.empty()) reduce(std::move(plan));
 }
 
 namespace {
@@ -105,9 +112,10 @@ void ShardGroup::note_gradients_kept_back() {
   if (!shards_->gradients_follow_trained()) return;
   for (std::size_t i = 0; i < shards_->num_parameters(); ++i) {
     if (!shards_->parameter(i).accumulated.defined()) continue;
-    note_kept_back(shards_->trained(i), [weak = weak_from_this(), i] {  // must not own the group, which owns the tensor
+    const auto forget = [weak = weak_from_this(), i] {  // must not own the group, which owns the tensor
       if (const auto group = weak.lock()) group->forget_gradient_kept_back(i);
-    });
+    };
+    keep_back(shards_->trained(i), {Tensor(), forget});
   }
 }
 
@@ -162,7 +170,7 @@ Tensor part_of(const Tensor& output, const ReducedPiece& piece, const Dims& size
 }  // namespace
 
 void ShardGroup::reduce(ReductionPlan plan) {
-  note_event(EventKind::reduce, owner());
+  note_event(EventKind::reduce, owner(), settings().module);
   Reduction reduction;
   reduction.plan = std::move(plan);
   reduction.division = division();
@@ -324,7 +332,10 @@ void ShardGroup::deliver(Reduction& reduction, device::Stream& stream) {
   const bool has_hooks = std::any_of(pieces.begin(), pieces.end(), [this](const ReducedPiece& piece) {
     return has_post_accumulate_hooks(shards_->trained(piece.shard));
   });
-  if (!has_hooks) return;
+  if (!has_hooks) {
+    for (const ReducedPiece& piece : pieces) let_other_gradients_wait(shards_->trained(piece.shard));
+    return;
+  }
   wait_for_reduction();  // the hooks run on compute, and free its memory
   for (const ReducedPiece& piece : pieces) run_post_accumulate_hooks(shards_->trained(piece.shard));
 }
@@ -376,6 +387,16 @@ void ShardGroup::offload_gradient(const Tensor& trained, const Tensor& gradient,
 }
 
 // ---- waiting for it ----
+// A gradient that reaches a shard on another way than its group, such as that of a penalty, is added on compute.
+void ShardGroup::let_other_gradients_wait(const Tensor& trained) {
+  if (!requires_grad(trained)) return;
+  const HookId hook = add_hook(trained, [weak = weak_from_this()](const Tensor&) {
+    if (const auto group = weak.lock()) group->wait_for_reduction();
+    return Tensor();
+  });
+  in_flight_.emplace_back(trained, hook);
+}
+
 void ShardGroup::free_reduction_outputs() {
   if (!delivered_.defined()) return;
   wait(WaitEdge::compute_for_earlier_reduction, device::stream(settings().device, device::Role::compute), delivered_);
@@ -389,6 +410,7 @@ void ShardGroup::wait_for_reduction() {
     wait(WaitEdge::host_for_offload, device::current_stream(device::Device{}), delivered_);
   delivered_ = device::Event();
   reduction_outputs_.clear();
+  for (const auto& [tensor, hook] : std::exchange(in_flight_, {})) remove_hook(tensor, hook);
 }
 
 }  // namespace lockstep::parallel

@@ -1,6 +1,7 @@
 // The root of a tree of sharded modules: which states it gets, what it does once, and what each of its forwards begins
 // with.
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
@@ -70,11 +71,12 @@ void ShardState::make_root() {
 
   is_root_ = true;
   context->states.assign(states.begin(), states.end());
+  std::map<const TensorImpl*, DType> original_types;  // of the buffers, which several modules may share
   for (const ShardStatePtr& state : states) {
     state->is_initialized_ = true;
     state->context = context;
     if (state->group_) state->group_->context = context;
-    state->cast_own_buffers();
+    state->cast_own_buffers(original_types);
   }
   if (!group_) return;
   group_->is_root = true;
@@ -82,7 +84,7 @@ void ShardState::make_root() {
 }
 
 // Buffers keep the type of the computation; state dicts give the original one.
-void ShardState::cast_own_buffers() {
+void ShardState::cast_own_buffers(std::map<const TensorImpl*, DType>& original_types) {
   if (!settings_.buffer_type || defect_armed(Defect::flat_buffers_not_cast)) return;
   const NoGrad no_grad;
   const device::PurposeScope purpose(device::Purpose::other);
@@ -91,9 +93,11 @@ void ShardState::cast_own_buffers() {
     if (!module) continue;
     for (std::size_t slot = 0; slot < module->buffers.size(); ++slot) {
       const Tensor& tensor = module->buffers[slot].tensor;
-      if (!tensor.defined() || !is_floating(tensor.dtype()) || tensor.dtype() == *settings_.buffer_type) continue;
-      cast_buffers_.push_back({module, slot, tensor.dtype()});
-      nn::swap_data(tensor, raw::cast(detach(tensor), *settings_.buffer_type));
+      if (!tensor.defined() || !is_floating(tensor.dtype())) continue;
+      const DType original = original_types.try_emplace(&tensor.impl(), tensor.dtype()).first->second;
+      if (original != *settings_.buffer_type) cast_buffers_.push_back({module, slot, original});
+      if (tensor.dtype() != *settings_.buffer_type)
+        nn::swap_data(tensor, raw::cast(detach(tensor), *settings_.buffer_type));
     }
   }
 }
@@ -102,14 +106,26 @@ void ShardState::cast_own_buffers() {
 // that runs alone, resets them.
 void ShardState::recover() {
   for (const ShardStatePtr& state : context->living_states()) {
-    state->phase_ = Phase::idle;
-    state->modules_to_run_.clear();
-    if (!state->group_) continue;
-    state->group_->forget_backward();
-    state->group_->positions.clear();
+    state->forget_backward();
+    if (state->group_) state->group_->positions.clear();
   }
   context->forward_order.clear();
   context->forward_root = nullptr;
+  context->callback_in = 0;
+}
+
+void ShardState::forget_backward() {
+  phase_ = Phase::idle;
+  modules_to_run_.clear();
+  if (group_) group_->forget_backward();
+}
+
+// In a backward: one that began before the outermost one that runs, and has not ended, has failed. The positions of
+// forwards since then stay.
+void ShardState::leave_failed_backward() {
+  if (context->callback_in == 0 || context->callback_in >= outermost_backward_id()) return;
+  context->callback_in = 0;
+  for (const ShardStatePtr& state : context->living_states()) state->forget_backward();
 }
 
 void ShardState::enter_as_root() {
@@ -125,11 +141,11 @@ void ShardState::enter_as_root() {
   // Every all-gather waits for its copy-in, so one wait of the copy-in stream orders all of them after the optimizer.
   device::Stream& copy_in = device::stream(settings_.device, device::Role::copy_in);
   if (context->post_optim_event) {
-    note_event(EventKind::wait_event, settings_.owner);
+    note_event(EventKind::wait_event, settings_.owner, settings_.module);
     wait(WaitEdge::copy_in_for_optimizer, copy_in, *context->post_optim_event);
     context->post_optim_event.reset();
   } else {
-    note_event(EventKind::wait_stream, settings_.owner);
+    note_event(EventKind::wait_stream, settings_.owner, settings_.module);
     wait(WaitEdge::copy_in_for_optimizer, copy_in, device::current_stream(settings_.device));
   }
 }

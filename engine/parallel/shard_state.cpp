@@ -65,7 +65,10 @@ void ShardState::set_is_last_backward(bool value) { context->is_last_backward = 
 
 // ---- forward ----
 void ShardState::pre_forward(nn::Inputs& inputs) {
-  if (phase_ == Phase::backward && !in_backward()) recover();
+  if (in_backward())
+    leave_failed_backward();
+  else if (phase_ == Phase::backward)
+    recover();
   const bool recomputes_itself = phase_ == Phase::backward;
   const bool is_first = modules_to_run_.empty() && !recomputes_itself;
   if (is_first) {
@@ -84,7 +87,7 @@ void ShardState::pre_forward(nn::Inputs& inputs) {
     }
     return;
   }
-  note_event(EventKind::pre_forward, settings_.owner);
+  note_event(EventKind::pre_forward, settings_.owner, settings_.module);
   if (group_) {
     group_->begin_unshard();
     group_->finish_unshard(!in_backward());
@@ -142,9 +145,9 @@ void ShardState::post_forward(const nn::Module& module, nn::Structure& outputs) 
     group_->reshard_after_forward();
     if (may_run_backward(outputs)) group_->positions.push_back(context->forward_order.size());
     context->forward_order.push_back(group_);
-    if (!need_gradients(outputs)) group_->show_shards_after_evaluation();
+    if (!need_gradients(outputs)) group_->show_shards_until_next_use();
   }
-  note_event(EventKind::post_forward, settings_.owner);
+  note_event(EventKind::post_forward, settings_.owner, settings_.module);
   watch_outputs(outputs);
   phase_ = Phase::idle;
   if (context->forward_root == this) {
@@ -182,19 +185,27 @@ void ShardState::watch_outputs(nn::Structure& outputs) {
 // ---- backward ----
 void ShardState::queue_end_of_backward() {
   if (context->callback_in == backward_id()) return;
+  leave_failed_backward();
   context->callback_in = backward_id();
   queue_backward_callback([weak = std::weak_ptr(context)] {
     const auto at = weak.lock();
     if (!at) return;
-    at->callback_in = 0;
+    const std::uint64_t id = std::exchange(at->callback_in, 0);
     const bool is_last = at->is_last_backward;
     const auto states = at->living_states();
-    for (const ShardStatePtr& state : states) state->finish_backward();
+    try {
+      for (const ShardStatePtr& state : states) state->finish_backward();
+    } catch (...) {
+      at->callback_in = id;  // the next backward drops the gradients that are left
+      throw;
+    }
     if (!states.empty()) at->free_used(ShardStreams(states.front()->settings_.device), 0);
     at->agree_on_end();
     if (is_last)
       for (const ShardStatePtr& state : states) state->wait_at_end();
     if (!is_last) return;
+    // The host waits for the reductions only if it got gradients of them.
+    if (!states.empty()) at->let_writers_wait_for_copy_in(states.front()->settings_.device);
     at->forward_order.clear();
     at->free_reductions();
     if (!states.empty()) at->free_gather_buffers(ShardStreams(states.front()->settings_.device));
@@ -206,7 +217,7 @@ void ShardState::pre_backward() {
   // Backward has reached another of its modules before, or another call of a flat-sharded one.
   if (phase_ == Phase::backward && (modules_.size() > 1 || settings_.api == flat_shard_name)) return;
   phase_ = Phase::backward;
-  note_event(EventKind::pre_backward, settings_.owner);
+  note_event(EventKind::pre_backward, settings_.owner, settings_.module);
   if (group_) {
     group_->begin_unshard();
     group_->finish_unshard();
@@ -254,7 +265,7 @@ void ShardState::post_backward(bool at_end) {
     if (settings_.backward_prefetch == BackwardPrefetch::after && !at_end) prefetch_previous();
     group_->take_gradients(false);
   }
-  note_event(EventKind::post_backward, settings_.owner);
+  note_event(EventKind::post_backward, settings_.owner, settings_.module);
 }
 
 void ShardState::finish_backward() {
@@ -262,6 +273,7 @@ void ShardState::finish_backward() {
   if (group_) {
     if (group_->state() == GroupState::unsharded && group_->reshards_after_backward()) group_->reshard();
     if (group_->has_gradients()) group_->take_gradients(true);
+    group_->show_shards_until_next_use();  // where it stays unsharded, without synchronization
   }
   phase_ = Phase::idle;
   modules_to_run_.clear();

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -39,6 +40,7 @@ struct StateSettings {
   device::Device device;
   std::string owner;
   std::string_view api = fully_shard_name;
+  std::weak_ptr<nn::Module> module{};  // the first of the modules, for events
 };
 
 class ShardState : public std::enable_shared_from_this<ShardState> {
@@ -74,7 +76,9 @@ class ShardState : public std::enable_shared_from_this<ShardState> {
   void cast_outputs(nn::Structure& outputs) const;
   bool may_run_backward(const nn::Structure& outputs) const;
   void recover();
-  void cast_own_buffers();
+  void forget_backward();
+  void leave_failed_backward();
+  void cast_own_buffers(std::map<const TensorImpl*, DType>& original_types);
   void watch_inputs(nn::Inputs& inputs);
   void watch_outputs(nn::Structure& outputs);
   void pre_backward();

@@ -54,12 +54,13 @@ constexpr std::array table = {
                  shard_optimizer_ignores_reduction},
     WaitEdgeInfo{all_reduce_for_reduce_scatter, "all-reduce, on a 2-d mesh", "reduce-scatter",
                  "it reads the output of the reduce-scatter", shard_all_reduce_ignores_reduce_scatter},
-    WaitEdgeInfo{compute_for_reduction, "compute, at the end of a last backward",
-                 "the last operation of each reduction", "the optimizer reads the gradients",
+    WaitEdgeInfo{compute_for_reduction,
+                 "compute, at the end of a last backward, and before a gradient from outside the group is added",
+                 "the last operation of each reduction", "the optimizer reads the gradients, and compute adds to them",
                  shard_optimizer_ignores_reduction},
     WaitEdgeInfo{host_for_copy_in,
-                 "the stream of the host, with offload, after a forward, in `unshard()` and when an unused all-gather "
-                 "is dropped",
+                 "the stream of the host, with offload, after a forward, at the end of a last backward, in `unshard()` "
+                 "and when an unused all-gather is dropped",
                  "copy-in", "it reads the shards, and the optimizer writes them there", shard_host_ignores_offload},
     WaitEdgeInfo{host_add_for_offload, "the stream of the host, with offload", "the copy of a gradient to the host",
                  "it adds the copy to the gradient of earlier backwards", shard_host_ignores_offload},

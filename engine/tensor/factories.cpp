@@ -147,6 +147,9 @@ Tensor arange(double start, double end, double step, DType dtype, device::Device
   if (!(length <= static_cast<double>(max_tensor_bytes)))
     throw Error(str("arange: from ", start, " to ", end, " in steps of ", step, " has ", length, " elements"),
                 str("a tensor has at most ", max_tensor_bytes, " bytes"));
+  if (length > 0 && !is_floating(dtype))
+    for (const double number : {start, start + (length - 1) * step})
+      raw::require_representable("arange", std::trunc(number), dtype);
   const auto count = static_cast<std::int64_t>(length);
   Tensor out = empty({count}, dtype, device);
   raw::run_kernel(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -41,7 +42,7 @@ BenchRow summarize(std::string group, std::string name, std::string unit, std::v
   row.group = std::move(group);
   row.name = std::move(name);
   row.unit = std::move(unit);
-  row.median = at(0.5);
+  row.median = (timings[(timings.size() - 1) / 2] + timings[timings.size() / 2]) / 2;
   row.low = at(0.1);
   row.high = at(0.9);
   row.rounds = static_cast<int>(timings.size());
@@ -143,7 +144,9 @@ int bench(const BenchOptions& options) {
   check_groups(options);
   device::require_available(device::kind_from_name(options.device));
   const launch::ProcessOptions how = launch::process_options();
-  const auto processes = launch::open_processes(launch::recognize_environment(), options.link, how);
+  std::unique_ptr<launch::Processes> processes;
+  if (options.link != "none")  // which also helps where the variables are wrong
+    processes = launch::open_processes(launch::recognize_environment(), options.link, how);
   if (processes != nullptr && processes->link() == nullptr) return processes->wait_for_launcher();
   if (processes != nullptr) return run_on_hosts(options, *processes, how);
   run_groups(options, true);

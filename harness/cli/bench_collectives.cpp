@@ -55,9 +55,8 @@ std::vector<std::vector<double>> time_sizes(comm::Operation operation, int world
 }
 
 double median(std::vector<double> timings) {
-  const auto middle = timings.begin() + static_cast<std::ptrdiff_t>(timings.size() / 2);
-  std::nth_element(timings.begin(), middle, timings.end());
-  return *middle;
+  std::sort(timings.begin(), timings.end());
+  return (timings[(timings.size() - 1) / 2] + timings[timings.size() / 2]) / 2;
 }
 
 // Measures an operation with few and with many ranks that touch the same total number of bytes, and the ratio of the

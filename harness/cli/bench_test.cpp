@@ -30,6 +30,7 @@ TEST(Summarize, GivesMedianAndPercentiles) {
   EXPECT_EQ(one.low, 4.5);
   EXPECT_EQ(one.median, 4.5);
   EXPECT_EQ(one.high, 4.5);
+  EXPECT_EQ(summarize("steps", "tiny", "ms", {4, 2}).median, 3) << "the mean of the two middle ones";
   EXPECT_THROW(summarize("steps", "tiny", "ms", {}), InternalError);
 }
 

@@ -5,10 +5,12 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "engine/core/error.hpp"
 #include "engine/device/device.hpp"
+#include "engine/device/protection.hpp"
 #include "harness/cli/watched.hpp"
 #include "harness/report/results_file.hpp"
 #include "harness/run/trace/foresight.hpp"
@@ -60,6 +62,18 @@ std::vector<verdict::CaseResult> failed_in(const std::string& results) {
   return failed;
 }
 
+// The first option that `repro` of a failed case has and the command line lacks, although a case may pass without it;
+// empty: none.
+std::string_view forgotten_option(const std::string& repro, const std::vector<std::string>& command) {
+  for (const std::string_view option :
+       {"--defect", "--deadline", "--schedule", "--timeout", "--memory-mb", "--output-mb", "--sum-order"}) {
+    const auto is_it = [&](const std::string& word) { return word == option || word.starts_with(str(option, "=")); };
+    const bool had = (repro + " ").find(str(" ", option, " ")) != std::string::npos;
+    if (had && std::none_of(command.begin(), command.end(), is_it)) return option;
+  }
+  return {};
+}
+
 // Keeps the cases that failed. A failed case that is not among them would be lost without a word, unless the options
 // ask for fewer cases.
 void keep_failed(std::vector<scenario::Case>& cases, const std::vector<verdict::CaseResult>& failed,
@@ -80,12 +94,15 @@ void keep_failed(std::vector<scenario::Case>& cases, const std::vector<verdict::
     if (is_there && expand.set.empty() && row.repro.find(" --set ") != std::string::npos)
       throw Error(str(name, " failed with other parameters in ", settings.failed),
                   "give --set as in that run: " + row.repro);
+    if (const std::string_view option = forgotten_option(row.repro, settings.command); is_there && !option.empty())
+      throw Error(str(name, " failed with ", option, " in ", settings.failed), "give it as in that run: " + row.repro);
   }
 }
 
 }  // namespace
 
 void find_devices(scenario::ExpandOptions& expand) {
+  device::require_known_protection();
   expand.available_devices.clear();
   for (const char* name : {"cpu", "sim", "cuda"}) {
     try {

@@ -115,6 +115,17 @@ TEST_F(CaseSelection, RefusesAFailedCaseOfOtherParameters) {
                                                HasSubstr("give --set as in that run: lockstep run a --set 'x=2'")));
 }
 
+TEST_F(CaseSelection, RefusesAFailedCaseOfOtherOptions) {
+  const std::string file = results({{"a", a2_, Status::FAIL}}, "lockstep run a --case 'x' --memory-mb 1");
+  EXPECT_THAT(refusal({.failed = file}), AllOf(HasSubstr(str("a [", a2_, "] failed with --memory-mb in ", file)),
+                                               HasSubstr("give it as in that run: lockstep run a")));
+  RunSettings settings{.failed = file};
+  settings.command = {"lockstep", "run", "--failed", file, "--memory-mb", "1"};
+  EXPECT_THAT(select(settings), ElementsAre("a " + a2_));
+  settings.command = {"lockstep", "run", "--failed", file, "--memory-mb=2"};
+  EXPECT_THAT(select(settings), ElementsAre("a " + a2_));
+}
+
 TEST_F(CaseSelection, RefusesTwoFilesOfOneName) {
   std::filesystem::create_directories(home_ / "folder");
   for (const char* path : {"own.yaml", "folder/own.yaml"})

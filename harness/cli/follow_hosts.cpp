@@ -1,6 +1,7 @@
 #include "harness/cli/follow_hosts.hpp"
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 
@@ -19,7 +20,11 @@ constexpr std::chrono::seconds most_after_signal{30};
 // A folder that this host has made in place of one that it does not see.
 class OwnFolder {
  public:
-  ~OwnFolder() { leave(); }
+  ~OwnFolder() {
+    leave();
+    std::error_code ignored;
+    if (!parent_.empty()) std::filesystem::remove(parent_, ignored);  // unless it holds something else
+  }
   // Returns false when host 0's folder cannot be seen here.
   bool enter(const std::string& path) {
     if (path == path_) return !is_own_;
@@ -27,6 +32,7 @@ class OwnFolder {
     path_ = path;
     std::error_code error;
     is_own_ = !std::filesystem::exists(path, error) && std::filesystem::create_directories(path, error);
+    if (is_own_) parent_ = std::filesystem::path(path).parent_path();
     return !is_own_;
   }
 
@@ -37,8 +43,16 @@ class OwnFolder {
     is_own_ = false;
   }
   std::string path_;
+  std::filesystem::path parent_;  // the folder of the run, which this host has made, too; empty: it has made none
   bool is_own_ = false;
 };
+
+// Tells host 0 that this host does not see the folder of an option.
+void report_if_unseen(launch::Hosts& hosts, std::uint64_t number, const std::string& folder) {
+  std::error_code ignored;
+  if (!folder.empty() && !std::filesystem::exists(folder, ignored))
+    hosts.send(0, launch::Topic::unseen, number, folder);
+}
 
 }  // namespace
 
@@ -74,7 +88,7 @@ int follow_cases(scenario::Library& library, const std::vector<scenario::Case>& 
   launch::Pool pool(1);
   run::PlanBoards plans;
   OwnFolder folder;
-  bool has_told = false;
+  bool has_told = false, has_looked = false;
   return follow_hosts(hosts, [&](const StageCommand& command) {
     LOCKSTEP_CHECK(static_cast<std::size_t>(command.ticket) < cases.size(), "host 0 starts case ", command.ticket,
                    " of ", cases.size());
@@ -82,9 +96,14 @@ int follow_cases(scenario::Library& library, const std::vector<scenario::Case>& 
       has_told = true;
       hosts.send(0, launch::Topic::unseen, 0, command.folder);
     }
+    if (!has_looked) {  // host 0 has made these folders; the ranks of this host would make their own
+      has_looked = true;
+      report_if_unseen(hosts, unseen_trace_bits, options.trace_folder);
+      report_if_unseen(hosts, unseen_timeline, options.timeline_folder);
+    }
     const scenario::Case& test_case = cases[static_cast<std::size_t>(command.ticket)];
     start_stage(pool, command.ticket, spec_of(library, test_case, command.ticket, command.folder, options),
-                command.stage, options, plans);
+                command.stage, options, plans, {}, {}, command.seconds_before);
     pool.next([&] {
       if (interrupted()) hosts.report_interrupt(interrupting_signal());
       return interrupted();

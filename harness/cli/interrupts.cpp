@@ -13,6 +13,13 @@ volatile std::sig_atomic_t interrupt_seen = 0;  // the last signal; 0: none
 
 }  // namespace
 
+void reset_inherited_signals() {
+  std::signal(SIGCHLD, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
 void catch_interrupts() {
   struct sigaction action = {};
   action.sa_handler = [](int signal) { interrupt_seen = signal; };

@@ -6,6 +6,10 @@
 
 namespace lockstep::cli {
 
+// Undoes what the program that started this one has left: with SIGCHLD ignored, nobody learns how a child has ended,
+// and a blocked signal ends no run. Call it before any child or thread.
+void reset_inherited_signals();
+
 // Installs handlers for SIGINT, SIGTERM, SIGHUP, SIGQUIT, and SIGALRM, which is the time-out of the whole run. A SIGHUP
 // that is ignored (nohup) stays ignored.
 void catch_interrupts();

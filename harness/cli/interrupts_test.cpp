@@ -42,6 +42,21 @@ TEST(Interrupts, TellTheTimeOutFromASignal) {
   EXPECT_EQ(ended.out, "the time-out of the whole run has passed");
 }
 
+TEST(Interrupts, ComeThoughTheParentHasBlockedThem) {
+  const Ended ended = in_child([] {
+    sigset_t all;
+    sigfillset(&all);
+    ::sigprocmask(SIG_SETMASK, &all, nullptr);
+    std::signal(SIGCHLD, SIG_IGN);
+    reset_inherited_signals();
+    catch_interrupts();
+    ::raise(SIGTERM);
+    const bool tells_ends = std::signal(SIGCHLD, SIG_DFL) == SIG_DFL;
+    return (interrupted() ? 1 : 0) + (tells_ends ? 2 : 0);
+  });
+  EXPECT_EQ(ended.code, 3);
+}
+
 TEST(Interrupts, LeaveAnIgnoredHangUpIgnored) {
   const Ended ended = in_child([] {
     std::signal(SIGHUP, SIG_IGN);

@@ -8,12 +8,14 @@
 
 #include "engine/kernels/backend.hpp"
 #include "harness/cli/app.hpp"
+#include "harness/cli/interrupts.hpp"
 #include "harness/cli/last_resort.hpp"
 #include "harness/cli/standard_streams.hpp"
 
 int main(int argc, char** argv) try {
   lockstep::cli::install_last_resort();
   lockstep::cli::prepare_standard_streams();
+  lockstep::cli::reset_inherited_signals();
   const auto missing = lockstep::kernels::missing_blas_environment();
   if (!missing.empty() && !std::getenv("LOCKSTEP_RESTARTED")) {
     for (const auto& [name, value] : missing) setenv(name.c_str(), value.c_str(), 1);

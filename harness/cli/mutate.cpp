@@ -114,10 +114,12 @@ class Mutation {
       const ScenarioPtr changed = library_.load_as(text, scenario.path);
       std::vector<scenario::Case> cases;
       std::set<std::string> seen;
-      for (const scenario::ExpandOptions& expand : options_.expand)
+      for (scenario::ExpandOptions expand : options_.expand) {
+        expand.set = as_they_are.begin()->second.set;  // those of its own parameters
         for (scenario::Case& one : scenario::expand(changed, expand))
           if (!one.skip && !one.unsupported && as_they_are.contains(one.id) && seen.insert(one.id).second)
             cases.push_back(std::move(one));
+      }
       LOCKSTEP_CHECK(!cases.empty(), "a step left out leaves no case of ", scenario.name);
       scenario::Diagnostics wrong;
       run::check_before_launch(cases, wrong);

@@ -77,6 +77,14 @@ TEST_F(Mutate, LeavesOutCommentsWithinAStep) {
               HasSubstr("  - let: {left_out: 0}\n\n\n\n  - expect_equal: [x, 3]\n"));
 }
 
+// A run of several scenarios takes a setting that one of them has.
+TEST_F(Mutate, TakesSettingsOfOtherScenarios) {
+  MutateOptions options;
+  options.expand.front().set = {"of_another=2"};
+  const Ended ended = run(add(summing), options);
+  EXPECT_THAT(ended.out, HasSubstr("2 steps left out: 1 noticed")) << ended.err;
+}
+
 // Without the verb the steps of the block run as they are, with the shards.
 TEST_F(Mutate, KeepsTheStepsOfFullParameters) {
   const std::vector<Case> cases =

@@ -26,6 +26,7 @@
 #include "harness/run/observe/recording.hpp"
 #include "harness/run/trace/plan_board.hpp"
 #include "harness/scenario/source_lines.hpp"
+#include "harness/scenario/vocabulary.hpp"
 #include "harness/verdict/judge.hpp"
 
 namespace lockstep::cli {
@@ -71,7 +72,8 @@ struct Running {
 void start_stage(launch::Pool& pool, int ticket, Running& running, const RunCasesOptions& options,
                  run::PlanBoards& plans, const launch::SeriesFunction& series) {
   const std::size_t stage = running.next_stage++;
-  if (options.hosts != nullptr) command_stage(*options.hosts, {ticket, stage, running.folder->path()});
+  if (options.hosts != nullptr)
+    command_stage(*options.hosts, {ticket, stage, running.folder->path(), running.row.seconds});
   start_stage(pool, ticket, running.spec, stage, options, plans,
               running.schedules ? running.schedules->current() : std::shared_ptr<launch::RunSchedule>(), series,
               running.row.seconds);
@@ -238,7 +240,7 @@ class Runner {
       return;
     }
     const std::string path = write_schedule(options_.schedule.folder, ++num_schedules_, schedule_file_of(one));
-    one.row.repro = str("lockstep run --schedule replay:", path);
+    one.row.repro = str("lockstep run --schedule ", scenario::shell_quoted("replay:" + path));
     if (one.row.failure) one.row.failure->also.insert(one.row.failure->also.begin(), one.schedules->text());
   }
 
@@ -251,6 +253,14 @@ class Runner {
     if (armed_defect() != Defect::none)
       file.defect = std::string(defect_table()[static_cast<int>(armed_defect()) - 1].name);
     file.order_check = options_.order_check;
+    if (one.test_case->overrides.find(" --world-size ") != std::string::npos)
+      file.world_size = one.test_case->world_size;
+    if (one.test_case->timeout != of.timeout) file.timeout = one.test_case->timeout;
+    if (options_.collective_deadline != RunCasesOptions().collective_deadline)
+      file.deadline = options_.collective_deadline;
+    if (one.test_case->memory_mb != of.memory_mb) file.memory_mb = one.test_case->memory_mb;
+    if (one.test_case->output_mb != of.output_mb.value_or(scenario::limits::output_mb))
+      file.output_mb = one.test_case->output_mb;
     file.found_by = one.schedules->found_by();
     if (one.row.failure) file.check = str(one.row.failure->check, ": ", one.row.failure->message);
     file.switches = one.schedules->switches();

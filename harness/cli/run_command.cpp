@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <sys/time.h>
@@ -132,6 +133,12 @@ RunSettings with_schedule(RunSettings settings) {
     settings.what = {file.scenario};
     if (expand.only.empty()) expand.only = file.case_id;
     expand.set.insert(expand.set.begin(), file.set.begin(), file.set.end());
+    if (!expand.world_size) expand.world_size = file.world_size;
+    if (!expand.timeout) expand.timeout = file.timeout;
+    if (!expand.memory_mb) expand.memory_mb = file.memory_mb;
+    if (!expand.output_mb) expand.output_mb = file.output_mb;
+    if (file.deadline && settings.collective_deadline == RunSettings().collective_deadline)
+      settings.collective_deadline = *file.deadline;
   }
   if (settings.defect.empty()) settings.defect = file.defect;
   settings.order_check = settings.order_check && file.order_check;
@@ -153,6 +160,9 @@ void skip_cases_without_schedule(std::vector<scenario::Case>& cases) {
 // The cases of the run. Those with more ranks than processes were started are skipped.
 std::vector<scenario::Case> cases_on(scenario::Library& library, const RunSettings& settings,
                                      const launch::Hosts* hosts) {
+  if (!settings.schedule.empty() && hosts != nullptr && hosts->num_hosts() > 1)
+    throw Error("--schedule decides for the ranks of one process, and this run has several hosts",
+                "start it on one host, or leave --schedule out");
   std::vector<scenario::Case> cases = cases_of(library, settings);
   if (!settings.schedule.empty()) skip_cases_without_schedule(cases);
   if (hosts == nullptr) return cases;
@@ -169,8 +179,10 @@ std::uint64_t digest_of_file(const std::string& path) {
   return fnv1a(scenario::read_regular_file(path, scenario::limits::file_bytes));
 }
 
-// What all hosts must have in common, an entry per line: program, command, cases with the bytes of their files.
-std::string common_text(const RunSettings& settings, const std::vector<scenario::Case>& cases) {
+// What all hosts must have in common, an entry per line: program, command, cases with the bytes of their files,
+// routines with the bytes of theirs.
+std::string common_text(const RunSettings& settings, const scenario::Library& library,
+                        const std::vector<scenario::Case>& cases) {
   std::string text = str("lockstep ", version(), "\n");
   for (std::size_t i = 1; i < settings.command.size(); ++i) text += str(i == 1 ? "" : " ", settings.command[i]);
   text += "\n";
@@ -180,6 +192,7 @@ std::string common_text(const RunSettings& settings, const std::vector<scenario:
     if (is_new) digest->second = digest_of_file(one.scenario->path);
     text += str(one.scenario->name, " [", one.id, "] ", digest->second, "\n");
   }
+  for (const auto& [name, digest] : library.routine_digests()) text += str("routine ", name, " ", digest, "\n");
   return text;
 }
 
@@ -193,7 +206,7 @@ int run_on_other_host(const RunSettings& settings, launch::Hosts& hosts) {
     if (!settings.defect.empty()) arm_defect(defect_from_name(settings.defect));
     library.emplace(scenarios_folder());
     cases = cases_on(*library, settings, &hosts);
-    common = common_text(settings, cases);
+    common = common_text(settings, *library, cases);
   } catch (const std::exception& error) {
     if (is_of_machine(error)) throw;  // host 0 loses this host
     common = str("error: ", text_of(error));
@@ -206,6 +219,17 @@ int run_on_other_host(const RunSettings& settings, launch::Hosts& hosts) {
   return follow_cases(*library, cases, options);
 }
 
+void note_unseen_folders(launch::Hosts& hosts) {
+  const std::pair<std::uint64_t, const char*> remedies[] = {
+      {std::uint64_t{0}, "set TMPDIR to a folder that all hosts share, or cases that exchange files fail"},
+      {unseen_trace_bits, "give --trace-bits a folder that all hosts share, or the traces of this host are missing"},
+      {unseen_timeline, "give --timeline a folder that all hosts share, or the ranks of this host are missing"}};
+  for (int host = 1; host < hosts.num_hosts(); ++host)
+    for (const auto& [number, remedy] : remedies)
+      if (const std::optional<std::string> folder = hosts.take(host, launch::Topic::unseen, number))
+        complain(str("note: ", hosts.name_of(host), " does not see ", *folder, "; ", remedy));
+}
+
 // This process alone, or host 0.
 int run_here(const RunSettings& settings, launch::Hosts* hosts) {
   const auto begin = std::chrono::steady_clock::now();
@@ -216,7 +240,7 @@ int run_here(const RunSettings& settings, launch::Hosts* hosts) {
   make_files_folder(settings.files);
   RunCasesOptions options = options_of(settings, hosts);
   if (options.hosts != nullptr) {
-    hosts->agree("commands and cases", common_text(settings, cases), interrupted);
+    hosts->agree("commands and cases", common_text(settings, library, cases), interrupted);
     if (settings.jobs > 1)
       complain(str("note: --jobs ", settings.jobs, " is 1 on several hosts, because each case uses all of them"));
   }
@@ -231,12 +255,7 @@ int run_here(const RunSettings& settings, launch::Hosts* hosts) {
   outputs.begin(static_cast<int>(cases.size()));
   const RunCasesOutcome outcome =
       run_cases(library, cases, options, [&](const verdict::CaseResult& row) { outputs.add(row); });
-  if (options.hosts != nullptr) {
-    for (int host = 1; host < hosts->num_hosts(); ++host)
-      if (const std::optional<std::string> folder = hosts->take(host, launch::Topic::unseen, 0))
-        complain(str("note: ", hosts->name_of(host), " does not see ", *folder,
-                     "; set TMPDIR to a folder that all hosts share, or cases that exchange files fail"));
-  }
+  if (options.hosts != nullptr) note_unseen_folders(*hosts);
   return outputs.end(outcome, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
 }
 
@@ -285,7 +304,8 @@ int run_command(const RunSettings& asked) {
   options.stop = interrupted;
   std::unique_ptr<launch::Processes> processes;
   try {
-    processes = launch::open_processes(launch::recognize_environment(), settings.link, options);
+    if (settings.link != "none")  // which also helps where the variables are wrong
+      processes = launch::open_processes(launch::recognize_environment(), settings.link, options);
   } catch (const Error& error) {
     if (!interrupted()) throw;
     complain(error.what());

@@ -1,6 +1,8 @@
 #include "harness/cli/schedule_file.hpp"
 
 #include <cerrno>
+#include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -16,13 +18,35 @@ namespace lockstep::cli {
 
 namespace {
 constexpr const char* head = "# A schedule of lockstep, version 1. Run it: lockstep run --schedule replay:THIS_FILE";
+
+// Takes one of the options that are numbers. False for a text that is none, or out of range.
+bool take_number(ScheduleFile& file, const std::string& key, const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  const bool is_time = key == "timeout" || key == "deadline";
+  const double most = is_time ? 1e9 : key == "world_size" ? 1024.0 : static_cast<double>(scenario::limits::most_mb);
+  if (text.empty() || *end != '\0' || !(number > 0.0) || number > most) return false;
+  if (!is_time && std::floor(number) != number) return false;
+  if (key == "timeout") file.timeout = number;
+  if (key == "deadline") file.deadline = number;
+  if (key == "world_size") file.world_size = static_cast<int>(number);
+  if (key == "memory_mb") file.memory_mb = static_cast<std::int64_t>(number);
+  if (key == "output_mb") file.output_mb = static_cast<std::int64_t>(number);
+  return true;
 }
+
+}  // namespace
 
 std::string to_text(const ScheduleFile& file) {
   std::string text = str(head, "\nscenario: ", file.scenario, "\ncase: ", file.case_id, "\n");
   for (const std::string& each : file.set) text += str("set: ", each, "\n");
   if (!file.defect.empty()) text += str("defect: ", file.defect, "\n");
   if (!file.order_check) text += "order_check: off\n";
+  if (file.world_size) text += str("world_size: ", *file.world_size, "\n");
+  if (file.timeout) text += str("timeout: ", *file.timeout, "\n");
+  if (file.deadline) text += str("deadline: ", *file.deadline, "\n");
+  if (file.memory_mb) text += str("memory_mb: ", *file.memory_mb, "\n");
+  if (file.output_mb) text += str("output_mb: ", *file.output_mb, "\n");
   text += str("found_by: ", file.found_by, "\ncheck: ", printable_line(file.check), "\n");
   for (const schedule::Switch& each : file.switches) text += str("switch: ", to_text(each), "\n");
   return text;
@@ -50,6 +74,9 @@ ScheduleFile schedule_file_from_text(const std::string& text, const std::string&
       file.defect = value;
     } else if (key == "order_check") {
       file.order_check = value != "off";
+    } else if (key == "world_size" || key == "timeout" || key == "deadline" || key == "memory_mb" ||
+               key == "output_mb") {
+      if (!take_number(file, key, value)) refuse(number, str("`", printable_line(value), "` is no `", key, "`"));
     } else if (key == "found_by") {
       file.found_by = value;
     } else if (key == "check") {

@@ -2,6 +2,8 @@
 // --schedule replay:FILE` runs the case again as the file says.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,8 +17,11 @@ struct ScheduleFile {
   std::vector<std::string> set{};  // of --set
   std::string defect{};
   bool order_check = true;
-  std::string found_by{};  // the schedule that failed first: "random:7"
-  std::string check{};     // which check failed, and how
+  std::optional<int> world_size{};                       // of --world-size
+  std::optional<double> timeout{}, deadline{};           // of --timeout and --deadline, in seconds
+  std::optional<std::int64_t> memory_mb{}, output_mb{};  // of --memory-mb and --output-mb
+  std::string found_by{};                                // the schedule that failed first: "random:7"
+  std::string check{};                                   // which check failed, and how
   std::vector<schedule::Switch> switches{};
 };
 

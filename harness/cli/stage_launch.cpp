@@ -52,17 +52,17 @@ StageCommand command_from_text(const std::string& text) {
   std::istringstream words(text);
   words.exceptions(std::ios_base::badbit);  // otherwise the stream keeps to itself that memory was refused
   StageCommand command;
-  words >> command.ticket >> command.stage;
-  words.get();  // the space
-  std::getline(words, command.folder);
-  LOCKSTEP_CHECK(!words.fail() && command.ticket >= 0, "the command of a stage: ", text);
+  words >> command.ticket >> command.stage >> command.seconds_before;
+  const bool has_folder = words.get() == ' ';
+  LOCKSTEP_CHECK(has_folder && command.ticket >= 0, "the command of a stage: ", text);
+  command.folder = text.substr(static_cast<std::size_t>(words.tellg()));  // it may contain spaces and newlines
   return command;
 }
 
 }  // namespace
 
 std::string to_text(const StageCommand& command) {
-  return str(command.ticket, " ", command.stage, " ", command.folder);
+  return str(command.ticket, " ", command.stage, " ", command.seconds_before, " ", command.folder);
 }
 
 void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std::size_t stage,

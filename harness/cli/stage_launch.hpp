@@ -30,7 +30,8 @@ launch::SeriesFunction series_of(const scenario::Library& library, const std::ve
 struct StageCommand {
   int ticket = 0;
   std::size_t stage = 0;
-  std::string folder;  // of the case; host 0 has made it
+  std::string folder;           // of the case; host 0 has made it
+  double seconds_before = 0.0;  // as of start_stage()
 };
 std::string to_text(const StageCommand& command);
 // On host 0, before it starts the stage itself.

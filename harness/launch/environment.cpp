@@ -60,6 +60,10 @@ std::optional<LaunchEnvironment> read(const Look& look, const Dialect& dialect) 
                 str("start all processes by one ", dialect.launcher, " command, or unset both; ", run_alone));
   };
   if (*found.rank >= *found.world_size) refuse(dialect.rank, *found.rank, dialect.world_size, *found.world_size);
+  constexpr int most_processes = 65536;
+  if (*found.world_size > most_processes)
+    throw Error(str("launch variables: ", dialect.world_size, "=", *found.world_size, " is more than ", most_processes),
+                str("start fewer processes, or unset it; ", run_alone));
   if (found.local_rank && found.local_world_size && *found.local_rank >= *found.local_world_size)
     refuse(dialect.local_rank, *found.local_rank, dialect.local_world_size, *found.local_world_size);
   return found;

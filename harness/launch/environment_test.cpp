@@ -83,6 +83,8 @@ TEST(Environment, RefusesContradictions) {
   EXPECT_EQ(refusal({{"RANK", "4"}, {"WORLD_SIZE", "4"}}), "launch variables: RANK=4 is not below WORLD_SIZE=4");
   EXPECT_EQ(refusal({{"RANK", "one"}, {"WORLD_SIZE", "4"}}), "launch variables: RANK=one is no number");
   EXPECT_EQ(refusal({{"RANK", "-1"}, {"WORLD_SIZE", "4"}}), "launch variables: RANK=-1 is no number");
+  EXPECT_EQ(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2000000000"}}),
+            "launch variables: WORLD_SIZE=2000000000 is more than 65536");
   EXPECT_EQ(refusal({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}}),
             "launch variables: LOCAL_RANK=2 is not below LOCAL_WORLD_SIZE=2");
   EXPECT_EQ(refusal(with(torch_variables, {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}})),

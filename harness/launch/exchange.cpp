@@ -108,8 +108,12 @@ void look_at_hosts(RunningCase& test_case) {
 bool is_stopped_elsewhere(RunningCase& test_case) {
   Hosts& hosts = hosts_of(test_case);
   bool stopped = false;
-  for (int host = 0; host < hosts.num_hosts(); ++host)
-    stopped = hosts.take(host, Topic::stop, test_case.number).has_value() || stopped;
+  for (int host = 0; host < hosts.num_hosts(); ++host) {
+    const std::optional<std::string> why = hosts.take(host, Topic::stop, test_case.number);
+    if (!why) continue;
+    stopped = true;
+    if (test_case.lost_reason.empty()) test_case.lost_reason = *why;
+  }
   return stopped;
 }
 
@@ -304,7 +308,9 @@ bool advance_exchange(RunningCase& test_case) {
   return kills;
 }
 
-void stop_other_hosts(RunningCase& test_case) { hosts_of(test_case).send_to_others(Topic::stop, test_case.number, ""); }
+void stop_other_hosts(RunningCase& test_case, std::string_view why) {
+  hosts_of(test_case).send_to_others(Topic::stop, test_case.number, why);
+}
 
 std::vector<comm::RankHistory> local_stories(const RunningCase& test_case) {
   std::vector<comm::RankHistory> stories = comm::read_recorder(*test_case.world);

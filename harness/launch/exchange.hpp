@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/launch/running_case.hpp"
@@ -38,7 +39,8 @@ std::int64_t progress_exchange(RunningCase& test_case);
 // Moves the state of the case as far as it goes. Returns whether the ranks of this host must be killed now.
 bool advance_exchange(RunningCase& test_case);
 // The case ends at once, by a signal or because this host cannot start its ranks: the other hosts kill their ranks.
-void stop_other_hosts(RunningCase& test_case);
+// They give `why` as the reason; empty: a signal.
+void stop_other_hosts(RunningCase& test_case, std::string_view why = {});
 
 // The flight recorder of the ranks of this host, with times of the clock of host 0. The world has only a part of what
 // the others did.

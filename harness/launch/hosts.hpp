@@ -35,11 +35,11 @@ enum class Topic : std::uint8_t {
   part,       // the outcomes of a host's ranks; number: of the case
   result,     // all outcomes of a case, from host 0; number: of the case
   stories,    // the flight recorder of a host's ranks; number: of the case
-  stop,       // the case ends at once; number: of the case
+  stop,       // the case ends at once; number: of the case; the text is the reason, empty after a signal
   closed,     // a host has ended a case; number: of the case
   go,         // all hosts have, from host 0; number: of the case
   interrupt,  // a launcher was told to end by a signal, whose number is the text
-  unseen,     // a host does not see the folder of a case, which is the text
+  unseen,     // a host does not see a folder, which is the text; number: chosen by the caller
   bye,        // a host has seen the end
   end,        // the exit code, from host 0
 };

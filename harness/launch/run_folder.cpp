@@ -65,6 +65,19 @@ int lock_new_folder(const std::string& path) {
   return -1;
 }
 
+// Whether a RunFolder has made the folder: mkdtemp() named it and closed it to others, and it holds folders of cases
+// alone. The name of a user's folder may begin alike.
+bool is_of_a_run(int descriptor, const fs::path& path) {
+  constexpr std::size_t num_random = 6;
+  struct stat about {};
+  if (path.filename().string().size() != prefix.size() + num_random) return false;
+  if (::fstat(descriptor, &about) != 0 || (about.st_mode & 0777) != 0700) return false;
+  std::error_code error;
+  for (fs::directory_iterator each(path, error), end; !error && each != end; each.increment(error))
+    if (!each->path().filename().string().starts_with("case-")) return false;
+  return !error;
+}
+
 }  // namespace
 
 RunFolder::RunFolder() {
@@ -95,7 +108,9 @@ int sweep_run_folders(const std::string& parent) {
     const int descriptor = open_own_folder(each->path().string());
     if (descriptor < 0) continue;
     std::error_code ignored;
-    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0 && fs::remove_all(each->path(), ignored) > 0) ++removed;
+    if (is_of_a_run(descriptor, each->path()) && ::flock(descriptor, LOCK_EX | LOCK_NB) == 0 &&
+        fs::remove_all(each->path(), ignored) > 0)
+      ++removed;
     ::close(descriptor);
   }
   return removed;

@@ -4,8 +4,8 @@
 //   CaseFolder folder(run, "case-3");        // folder.path() exists until `folder` is destroyed
 //
 // A run holds a lock (flock) on its folder until it ends. The kernel releases the lock however the run ends, so a
-// folder without a lock has no owner. Symbolic links and folders of other users are never touched. Both constructors
-// throw ResourceError when the folder cannot be created.
+// folder without a lock has no owner. Symbolic links, folders of other users, and folders with such a name that no run
+// has made are never touched. Both constructors throw ResourceError when the folder cannot be created.
 #pragma once
 
 #include <optional>

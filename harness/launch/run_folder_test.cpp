@@ -86,7 +86,16 @@ TEST_F(RunFolders, AreSweptWithoutLinksAndOtherFiles) {
   fs::create_directories(mine + "/inner");
   fs::create_directory_symlink(mine, link);
   std::ofstream(file) << "a file";
+  // Folders of the user: one with a longer name, one with a file in it, one that others may enter.
+  const std::string results = parent_ + "/lockstep-run-results", output = parent_ + "/lockstep-run-output",
+                    open = parent_ + "/lockstep-run-folder";
+  for (const std::string& folder : {results, output, open}) {
+    fs::create_directories(folder + "/case-1");
+    fs::permissions(folder, folder == open ? fs::perms(0755) : fs::perms::owner_all);
+  }
+  std::ofstream(output + "/r.jsonl") << "{}";
   EXPECT_EQ(sweep_run_folders(parent_), 0);
+  for (const std::string& folder : {results, output, open}) EXPECT_TRUE(fs::exists(folder + "/case-1")) << folder;
   EXPECT_TRUE(fs::exists(mine + "/inner"));
   EXPECT_TRUE(fs::is_symlink(link));
   EXPECT_TRUE(fs::exists(file));

@@ -61,7 +61,7 @@ struct RunningCase {
   std::unique_ptr<comm::Ferry> ferry;     // where ranks on other hosts are peers of ranks here
   std::int64_t exchange_deadline_ns = 0;  // of the current state
   std::int64_t kill_ns = std::numeric_limits<std::int64_t>::max();  // when ranks whose peers are lost are killed
-  std::string lost_reason;                                          // empty: no rank is lost
+  std::string lost_reason;                                          // why peers are missing; empty: none is
   std::vector<bool> has_part;                                       // per host: its outcomes have arrived
   std::vector<bool> is_lost;                                        // per host
   // The flight recorder at the time-out, of the ranks of this host; on host 0 in the end of all ranks. Hosts take it

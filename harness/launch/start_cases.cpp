@@ -72,7 +72,8 @@ RunningCase* Pool::State::open_case(int ticket, const LaunchOptions& options, bo
       added.outcomes[rank].detail = text_of(error);
       added.outcomes[rank].end_time_ns = comm::now_ns();
     }
-    if (added.exchange != ExchangeState::over) stop_other_hosts(added);
+    if (added.exchange != ExchangeState::over)
+      stop_other_hosts(added, str(options.hosts->name_of(options.hosts->host()), " could not start its ranks"));
     close_fd(added.world_file);
     return nullptr;
   }

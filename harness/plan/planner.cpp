@@ -136,16 +136,15 @@ void Planner::end_backward() {
   awaited_.clear();
 }
 
-void Planner::begin_attempt() {
-  before_attempt_ = std::make_unique<SavedState>(SavedState{collectives_.size(), replicated_, shards_});
-}
+void Planner::begin_attempt() { before_attempts_.push_back(SavedState{collectives_.size(), replicated_, shards_}); }
 
 void Planner::end_attempt(bool failed_as_expected) {
-  const std::unique_ptr<SavedState> before = std::exchange(before_attempt_, nullptr);
-  collectives_.resize(before->num_collectives);
+  SavedState before = std::move(before_attempts_.back());
+  before_attempts_.pop_back();
+  collectives_.resize(before.num_collectives);
   if (failed_as_expected) return;
-  replicated_.swap(before->replicated);
-  shards_.swap(before->shards);
+  replicated_.swap(before.replicated);
+  shards_.swap(before.shards);
 }
 
 }  // namespace lockstep::plan

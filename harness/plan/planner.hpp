@@ -15,7 +15,6 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -117,7 +116,8 @@ class Planner {
 
   // ---- a step with `raises` ----
   // Its collectives are excluded from the plan. If it failed `failed_as_expected`, with the expected message, the
-  // states of its groups remain; otherwise they are reset to those before the step.
+  // states of its groups remain; otherwise they are reset to those before the step. Attempts nest: a hook may have such
+  // a step.
   void begin_attempt();
   void end_attempt(bool failed_as_expected);
 
@@ -149,7 +149,7 @@ class Planner {
     std::map<ModuleId, ReplicatePlan> replicated;
     ShardPlan shards;
   };
-  std::unique_ptr<SavedState> before_attempt_;
+  std::vector<SavedState> before_attempts_;  // an attempt in a hook is within another
 };
 
 }  // namespace lockstep::plan

@@ -253,6 +253,24 @@ TEST(ShardOrder, AForwardThatFailsAsExpectedLeavesItsGroupsUnsharded) {
   }
 }
 
+// A hook of a forward that must fail may have a step that must fail.
+TEST(ShardOrder, AStepThatMustFailMayBeWithinAnother) {
+  for (const bool as_expected : {true, false}) {
+    Chain chain(3, shard_over(2, {Kind::no, 0}));
+    chain.planner.begin_attempt();
+    chain.planner.enter(chain.root, {});
+    chain.planner.begin_attempt();
+    chain.planner.enter(chain.block('a'), {});
+    chain.planner.end_attempt(true);
+    chain.planner.enter(chain.block('b'), {});
+    chain.planner.end_attempt(as_expected);
+    EXPECT_TRUE(chain.planner.collectives().empty());
+    chain.forward();
+    EXPECT_EQ(sequence_of(chain.planner, "forward"),
+              as_expected ? (Sequence{"gather c"}) : (Sequence{"gather root", "gather a", "gather b", "gather c"}));
+  }
+}
+
 TEST(ShardOrder, AGroupAloneAfterAFailedForwardBeginsANewForwardOrder) {
   Chain chain(2, shard_over(2));
   chain.planner.begin_attempt();

@@ -171,7 +171,7 @@ class ShardPlan {
     ShardChoices choices;
     FlatLayout flat;  // of a unit
     State state = State::sharded;
-    bool shows_shards = false;                          // an unsharded unit, after an evaluation
+    bool shows_shards = false;                          // an unsharded unit, after an evaluation or a backward
     std::map<TensorId, std::vector<GatherInput>> sent;  // of parameters with an extension
     std::map<TensorId, std::uint64_t> gathered;         // versions of the shards at the last all-gather
     int context = -1;                                   // set by the first forward of its root

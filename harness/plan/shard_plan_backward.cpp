@@ -140,6 +140,7 @@ void ShardPlan::end_backward(int root) {
     if (group.in_backward) leave_backward(group, true);
     if (group.state == State::unsharded && reshards_after_backward(group)) group.state = State::sharded;
     reduce(group, true);
+    if (group.choices.flat && group.state == State::unsharded) group.shows_shards = true;
     group.entered.clear();
     group.left.clear();
   }

@@ -5,6 +5,8 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -97,9 +99,16 @@ std::map<Kind, std::vector<Traffic>> traffic_of(const CaseResult& row, int num_r
   return traffic;
 }
 
+// 1 where all ranks have the same collectives. Otherwise a rank without a row issues none of that kind.
 int ranks_of(const CaseResult& row) {
+  constexpr int most = 1 << 20;
   int num_ranks = 1;
-  for (const auto& c : row.collectives) num_ranks = std::max(num_ranks, std::min(c.rank, 1 << 20) + 1);
+  for (const auto& c : row.collectives) {
+    if (c.rank < 0) continue;
+    num_ranks = std::max(num_ranks, std::min(c.rank, most) + 1);
+    // A stage may have fewer ranks than the case.
+    if (c.stage.empty()) num_ranks = std::max(num_ranks, std::min(row.world_size, most));
+  }
   return num_ranks;
 }
 
@@ -202,6 +211,30 @@ void compare_case(ChangeList& out, const CaseResult& before, const CaseResult& a
   compare_memory(out, before, after, options.memory_ratio);
 }
 
+// Compares the repetitions beside the compared row: the first that is worse than all old ones with its verdict counts.
+void compare_repetitions(ChangeList& out, const SideEntry& before, const SideEntry& after,
+                         const CompareRunsOptions& options) {
+  if (before.row->status != after.row->status) return;
+  const auto is_worse = [](const Change& change) { return change.weight == Weight::worse; };
+  for (const CaseResult* row : after.rows) {
+    if (row == after.row || row->status != after.row->status) continue;
+    std::vector<Change> changes;  // from the compared old row
+    bool worse_than_all = true;
+    for (const CaseResult* old_row : before.rows) {
+      if (old_row->status != row->status) continue;
+      RunComparison comparison;
+      ChangeList list(comparison);
+      compare_case(list, *old_row, *row, options);
+      worse_than_all = worse_than_all && std::any_of(comparison.changes.begin(), comparison.changes.end(), is_worse);
+      if (old_row == before.row) changes = std::move(comparison.changes);
+    }
+    if (!worse_than_all) continue;
+    for (const Change& change : changes)
+      if (is_worse(change)) out.add(change.weight, change.what, change.text + ", in a repetition");
+    return;
+  }
+}
+
 }  // namespace
 
 std::string_view name_of(Weight weight) {
@@ -236,6 +269,7 @@ RunComparison compare_runs(const ResultsFile& before, const ResultsFile& after, 
     }
     ++result.num_compared;
     compare_case(out, old_row, *found->second.row, options);
+    compare_repetitions(out, old_side.entries.at(key), found->second, options);
   }
   for (const CaseKey& key : new_side.order) {
     if (old_side.entries.contains(key)) continue;

@@ -8,7 +8,8 @@
 // collectives or bytes, a kind of collective that is no longer issued, more comparisons whose bits differ, fewer
 // comparisons that require the same bits, a looser tolerance, a plan that is not judged any more, more collectives
 // that a plan leaves out, a kind of collective that is not planned any more, and another difference between planned and
-// observed collectives. The reverse is better, except that the absence of something never counts as better. Times are
+// observed collectives. The reverse is better, except that the absence of something never counts as better. A case that
+// ran several times is worse when one repetition is worse than all repetitions of the old run. Times are
 // compared only between runs of the same machine and build. They count only with `time_gates`, and only when a time
 // grew by far more than the two runs differ anyway.
 #pragma once

@@ -160,6 +160,29 @@ TEST(CompareRuns, ComparesRowsPerRankWithARowForAllRanks) {
                   "-> 200"));
 }
 
+TEST(CompareRuns, ComparesRanksThatHaveNoRow) {
+  CaseResult all = row("a"), first_only = row("a");
+  first_only.collectives = {{"data_parallel", "all_reduce", "dp", 2, "backward", 2, 176, 0, ""}};
+  EXPECT_THAT(
+      texts(between(first_only, all)),
+      ElementsAre("worse collectives data_parallel/all_reduce in backward, group of 2 along dp, rank 1: count 0 -> 2, "
+                  "bytes 0 -> 176"));
+  EXPECT_EQ(between(all, first_only).changes.at(0).weight, Weight::better);
+  EXPECT_THAT(between(first_only, first_only).changes, IsEmpty());
+}
+
+TEST(CompareRuns, ComparesEachRepetition) {
+  CaseResult more = row("a");
+  more.collectives[0].count = 3;
+  const RunComparison c = compare_runs(file_of({row("a")}), file_of({row("a"), more, more}));
+  EXPECT_THAT(texts(c),
+              ElementsAre("worse collectives data_parallel/all_reduce in backward, group of 2 along dp: count 2 -> 3, "
+                          "in a repetition"));
+  EXPECT_EQ(c.exit_code(), 1);
+  EXPECT_THAT(compare_runs(file_of({row("a"), more}), file_of({row("a"), more})).changes, IsEmpty());
+  EXPECT_THAT(compare_runs(file_of({row("a"), more}), file_of({row("a"), row("a")})).changes, IsEmpty());
+}
+
 TEST(CompareRuns, CountsLostEvidenceBitsAndToleranceAsWorse) {
   CaseResult after = row("a");
   after.evidence = verdict::Evidence{3, 1, 30, 2, 2, 1e-7, {1e-5, 1e-5, 1e-3}, 1, 0, 0};

@@ -27,6 +27,7 @@ Side::Side(const ResultsFile& file) {
     const CaseKey key{row.scenario, row.case_id};
     const auto [at, is_first] = entries.try_emplace(key);
     SideEntry& entry = at->second;
+    entry.rows.push_back(&row);
     if (is_first) order.push_back(key);
     if (is_first || badness(row.status) > badness(entry.row->status)) entry.row = &row;
     entry.seconds = std::min(entry.seconds, row.seconds);

@@ -18,9 +18,10 @@ int badness(verdict::Status status);
 // Whether the steps of the case ran to a verdict: PASS, XFAIL or FAIL.
 bool was_executed(verdict::Status status);
 
-// One case of a run: the row to compare, which is the worst of its repetitions, and its shortest time.
+// One case of a run: the row to compare, which is the worst of its repetitions, all of them, and its shortest time.
 struct SideEntry {
   const verdict::CaseResult* row = nullptr;
+  std::vector<const verdict::CaseResult*> rows{};
   double seconds = std::numeric_limits<double>::infinity();
 };
 

@@ -1,5 +1,6 @@
 #include "harness/run/interpreter.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <optional>
@@ -9,6 +10,7 @@
 #include "harness/run/observe/observation.hpp"
 #include "harness/run/trace/stand_in.hpp"
 #include "harness/run/values/evaluate.hpp"
+#include "harness/run/values/paths.hpp"
 #include "harness/run/verbs/verbs.hpp"
 
 namespace lockstep::run {
@@ -155,6 +157,28 @@ bool has_type(const Value& value, const std::string& type) {
   throw InternalError(str("unknown type of a routine's parameter: ", type));
 }
 
+// The modules that the paths of a caller match, each once. Modules in a list stay as they are.
+Value modules_at(const Value& paths, const Scope& scope) {
+  List modules;
+  const auto add = [&](const Value& item) {
+    const std::string* path = item.get_if<std::string>();
+    if (path == nullptr) {
+      modules.push_back(item);
+      return;
+    }
+    for (const ModuleMatch& found : find_modules(*path, scope)) {
+      const Value module(found.module);
+      if (std::none_of(modules.begin(), modules.end(), [&](const Value& other) { return equal(other, module); }))
+        modules.push_back(module);
+    }
+  };
+  if (paths.is(Value::Kind::list))
+    for (const Value& item : paths.as_list("modules")) add(item);
+  else
+    add(paths);
+  return Value::list(std::move(modules));
+}
+
 }  // namespace
 
 void Interpreter::call_routine(const Step& step, const Scope& scope) {
@@ -176,7 +200,9 @@ void Interpreter::call_routine(const Step& step, const Scope& scope) {
     std::optional<Value> value = given ? runner_.routine_argument(*given, scope)
                                        : std::optional(evaluate(*parameter.default_value, Scope{frame}));
     if (!value) continue;
-    if (!has_type(*value, parameter.type))
+    if (given && parameter.type == "modules") value = modules_at(*value, scope);
+    const bool is_absent = !given && value->is_none();  // the default none fits every type
+    if (!is_absent && !has_type(*value, parameter.type))
       throw Error(str("`", parameter.name, "` of the routine ", routine.name, " is of type ", parameter.type, ", not ",
                       describe(*value)));
     frame->bind(parameter.name, std::move(*value), readings.any());

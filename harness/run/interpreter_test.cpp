@@ -42,6 +42,34 @@ TEST(Interpreter, RoutinesHaveTheirOwnScope) {
   EXPECT_EQ(wrong.outcomes[0].failures[0].scenario_line, 3);
 }
 
+TEST(Interpreter, TheDefaultNoneFitsEveryType) {
+  for (const char* type :
+       {"any", "integer", "number", "boolean", "tensor", "model", "modules", "optimizer", "mesh", "list", "map"}) {
+    TextOptions options;
+    options.routines = str("absent\n---\nroutine: absent\nsummary: Nothing is given.\nparameters:\n  x: {type: ", type,
+                           ", default: none}\nsteps:\n  - expect_equal: [\"full([2], 1 if x == none else 2)\", 1]\n");
+    const Ran ran = run_steps("\n  - use: absent\n", options);
+    EXPECT_PASS(ran) << type;
+  }
+}
+
+TEST(Interpreter, ARoutineTakesThePathsOfModules) {
+  TextOptions options;
+  options.routines =
+      "drawn\n---\nroutine: drawn\nsummary: Draws the parameters of modules again.\nparameters:\n  parts: modules\n"
+      "steps:\n  - reset_parameters: parts\n  - expect: len(parts) == 2\n";
+  for (const char* parts : {"m.*", "[m.0, m.1]", "[m.*, m.0]", "\"${[m.0, m.1]}\""}) {
+    const Ran ran = run_steps(str("\n  - seed: 1\n  - model: Sequential(Linear(2, 2), Linear(2, 2))\n    as: m\n"
+                                  "  - let: {before: \"[clone(m.0.weight), clone(m.1.bias)]\"}\n"
+                                  "  - use: drawn\n    with: {parts: ",
+                                  parts,
+                                  "}\n  - expect_different: [m.0.weight, \"before[0]\"]\n"
+                                  "  - expect_different: [m.1.bias, \"before[1]\"]\n"),
+                              options);
+    EXPECT_PASS(ran) << parts;
+  }
+}
+
 TEST(Interpreter, RunsLoopsAndBranches) {
   const Ran ran = run_steps(R"yaml(
   - let: {seen: []}

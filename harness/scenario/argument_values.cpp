@@ -139,18 +139,22 @@ std::string path_mistake(const std::string& path) {
 
 }  // namespace
 
+std::string unknown_choice(const ArgumentSpec& spec, const std::string& word) {
+  if (std::find(spec.choices.begin(), spec.choices.end(), word) != spec.choices.end()) return {};
+  std::string known;
+  for (const std::string& choice : spec.choices) known += str(known.empty() ? "" : ", ", choice);
+  const std::string nearest = nearest_word(word, spec.choices);
+  return str("`", spec.name, "` cannot be `", word, "`; it is one of ", known,
+             nearest.empty() ? "" : str("; did you mean `", nearest, "`?"));
+}
+
 void Reader::check_word(const Expr& value, const ArgumentSpec& spec) {
   if (value.kind != ExprKind::literal) return;
   const Place place{yaml_.root()->place.file, value.line, value.column};
   const std::string& word = value.value.as_text();
   if (spec.type == ArgType::choice) {
-    if (std::find(spec.choices.begin(), spec.choices.end(), word) == spec.choices.end()) {
-      std::string known;
-      for (const std::string& choice : spec.choices) known += str(known.empty() ? "" : ", ", choice);
-      const std::string nearest = nearest_word(word, spec.choices);
-      error(place, str("`", spec.name, "` cannot be `", word, "`; it is one of ", known,
-                       nearest.empty() ? "" : str("; did you mean `", nearest, "`?")));
-    }
+    const std::string why = unknown_choice(spec, word);
+    if (!why.empty()) error(place, why);
   } else if (spec.type == ArgType::path || spec.type == ArgType::paths) {
     const std::string mistake = path_mistake(word);
     if (!mistake.empty()) error(place, mistake);

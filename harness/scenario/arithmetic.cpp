@@ -30,15 +30,10 @@ std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
   return (a % b != 0 && (a < 0) != (b < 0)) ? quotient - 1 : quotient;
 }
 
-// With the sign of the divisor.
-Literal modulo(double a, double b) {
-  const double rest = std::fmod(a, b);
-  return Literal(rest != 0.0 && (rest < 0.0) != (b < 0.0) ? rest + b : rest);
-}
-
 Literal power(const Literal& a, const Literal& b) {
   if (!a.is_int() || !b.is_int() || b.as_int() < 0) {
     const double result = std::pow(a.as_double(), b.as_double());
+    if (a.as_double() == 0.0 && b.as_double() < 0.0) throw Error(str(a.shown(), "**", b.shown(), " has no value"));
     if (std::isnan(result)) throw Error(str(a.shown(), "**", b.shown(), " is not a real number"));
     return Literal(result);
   }
@@ -98,10 +93,10 @@ Literal numbers(Op op, const Literal& left, const Literal& right) {
       return Literal(a / b);
     case Op::floor_divide:
       if (b == 0) by_zero(op, left);
-      return Literal(std::floor(a / b));
+      return Literal(floor_quotient(a, b));
     case Op::modulo:
       if (b == 0) by_zero(op, left);
-      return modulo(a, b);
+      return Literal(floor_rest(a, b));
     default:
       refuse(op, left, right);
   }

@@ -41,6 +41,8 @@ TEST(Arithmetic, DistinguishesIntegersAndNumbers) {
   EXPECT_EQ(value_of("-7.5 % 2").as_double(), 0.5);
   EXPECT_EQ(value_of("5.0 % inf").as_double(), 5.0);
   EXPECT_EQ(value_of("-5.0 % inf").text(), "inf");
+  EXPECT_EQ(value_of("[1.0 // 0.1, -1.0 // 0.1, 0.3 // 0.1, -5.0 // inf, 5.0 // -inf, 5.0 // inf]").text(),
+            "[9.0,-10.0,2.0,-1.0,-1.0,0.0]");
 }
 
 TEST(Arithmetic, ComparesIntegersThatNoNumberHolds) {
@@ -62,6 +64,8 @@ TEST(Arithmetic, RefusesOverflowAndDivisionByZero) {
   EXPECT_EQ(error_of("--9223372036854775808"), "a.yaml:1:1: 64-bit overflow in -(-9223372036854775808)");
   EXPECT_EQ(error_of("4 * (3 // 0)"), "a.yaml:1:8: division by zero in 3 // 0");
   EXPECT_EQ(error_of("1 % 0"), "a.yaml:1:3: division by zero in 1 % 0");
+  EXPECT_THAT(error_of("0 ** -1"), ::testing::HasSubstr("0**-1 has no value"));
+  EXPECT_THAT(error_of("0.0 ** -0.5"), ::testing::HasSubstr("has no value"));
   EXPECT_EQ(error_of("round(1e300)"), "a.yaml:1:1: round of 1e+300 does not fit in 64 bits");
   EXPECT_EQ(value_of("1 ** 1000000000000").as_int(), 1);
 }
@@ -142,6 +146,8 @@ TEST(Arithmetic, MatchesFileNamePatterns) {
   EXPECT_FALSE(glob_matches("layers.*.w[qkv]", "layers.10.wo"));
   EXPECT_TRUE(glob_matches("a?c", "abc"));
   EXPECT_FALSE(glob_matches("a?c", "ac"));
+  EXPECT_TRUE(glob_matches("a?c", "a\xc3\xa9\x63"));
+  EXPECT_FALSE(glob_matches("*??", "\xc3\xa9"));
   EXPECT_TRUE(glob_matches("[!a-c]x", "dx"));
   EXPECT_FALSE(glob_matches("[!a-c]x", "bx"));
   EXPECT_TRUE(glob_matches("*", ""));

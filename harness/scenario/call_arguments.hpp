@@ -1,4 +1,5 @@
-// Checks of the arguments of a call before launch: too many, given twice, missing, or unknown. Internal to this layer.
+// Checks of the arguments of a call: too many, given twice, missing, or unknown. They run before launch, and in a run
+// for a function whose name is bound to a value.
 #pragma once
 
 #include <functional>

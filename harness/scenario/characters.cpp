@@ -7,9 +7,7 @@ namespace lockstep::scenario {
 namespace {
 
 // Every other byte continues a character.
-bool begins_character(std::string_view text, std::size_t at) {
-  return at == 0 || (static_cast<unsigned char>(text[at]) & 0xc0u) != 0x80u;
-}
+bool begins_character(std::string_view text, std::size_t at) { return at == 0 || !continues_character(text[at]); }
 
 // The byte at which the character with this index begins; the end of the text for the number of its characters.
 std::size_t byte_of(std::string_view text, std::int64_t index) {
@@ -21,6 +19,8 @@ std::size_t byte_of(std::string_view text, std::int64_t index) {
 }
 
 }  // namespace
+
+bool continues_character(char byte) { return (static_cast<unsigned char>(byte) & 0xc0u) == 0x80u; }
 
 std::int64_t num_characters(std::string_view text) {
   std::int64_t count = 0;

@@ -84,7 +84,9 @@ class Checker {
     if (step.verb == Verb::expect_across) check_compared(step, 1, scope);
     may_have_effects_ = true;
     const std::set<std::string> around = scope.of_loops;
+    std::set<std::string> of_this_loop;
     for (const std::string& name : loop_names(step)) {
+      if (!of_this_loop.insert(name).second) diagnostics_.error(step.place, str("the loop binds `", name, "` twice"));
       bind_name(name, step.place, scope, diagnostics_);
       scope.of_loops.insert(name);
     }
@@ -124,8 +126,12 @@ class Checker {
         // The names of `drop` must be known. The names of loops are bound by the loop.
         if (spec.name == "names") {
           for_each_node(value, [&](const Expr& node) {
-            if (node.kind == ExprKind::literal && node.value.is_text() && !scope.is_known(node.value.as_text())) {
-              report_unknown_name(node.value.as_text(), Place{*file_, node.line, node.column}, scope, diagnostics_);
+            if (node.kind != ExprKind::literal || !node.value.is_text()) return;
+            const std::string& name = node.value.as_text();
+            if (scope.fixed.contains(name)) {
+              error(node, str("`", name, "` is known before launch and cannot be dropped"));
+            } else if (!scope.is_known(name)) {
+              report_unknown_name(name, Place{*file_, node.line, node.column}, scope, diagnostics_);
             }
           });
         }
@@ -211,12 +217,12 @@ class Checker {
       check(callee, scope, false);
     } else if (builds && is_model(callee.name)) {
       check_model_arguments(expr, callee.name, models_, report_error_);
-    } else if (!scope.is_known(callee.name)) {
+    } else if (scope.is_known(callee.name)) {
+      check_effect(expr);
+    } else {
       if (expr.function != Function::none) {
-        const FunctionSpec& spec = spec_of(expr.function);
-        if (const std::string_view effect = effect_of(expr.function); !effect.empty() && !may_have_effects_)
-          error(expr, str(spec.name, "() ", effect, ", which only `let` and `forward` do; name its value there first"));
-        check_function_arguments(expr, spec, report_error_);
+        check_effect(expr);
+        check_function_arguments(expr, spec_of(expr.function), report_error_);
       } else if (is_model(callee.name)) {
         error(callee, str("`", callee.name, "` builds a module, which only `model` and `children` do"));
       } else {
@@ -224,6 +230,14 @@ class Checker {
       }
     }
     for (std::size_t i = 1; i < expr.children.size(); ++i) check(*expr.children[i], scope, builds);
+  }
+
+  // Also of a bound name: unless a module is bound to it, the run calls the function.
+  void check_effect(const Expr& call) {
+    const std::string_view effect = effect_of(call.function);
+    if (effect.empty() || may_have_effects_) return;
+    error(call, str(name_of(call.function), "() ", effect,
+                    ", which only `let` and `forward` do; name its value there first"));
   }
 
   void report_unknown_call(const Expr& callee, const Scope& scope, bool builds) {
@@ -318,7 +332,11 @@ class Checker {
   static bool is_constant(const Expr& expr, const Scope& scope) {
     bool constant = true;
     std::set<std::string> own_names;
-    for_each_node(expr, [&](const Expr& node) { own_names.insert(node.names.begin(), node.names.end()); });
+    for_each_node(expr, [&](const Expr& node) {
+      if (node.kind != ExprKind::list_of_each && node.kind != ExprKind::map_of_each) return;
+      for (const std::string& name : node.names)
+        if (!scope.is_known(name)) own_names.insert(name);
+    });
     for_each_node(expr, [&](const Expr& node) {
       if (node.kind == ExprKind::name) {
         const bool called = find_function(node.name) != nullptr && !scope.is_known(node.name);

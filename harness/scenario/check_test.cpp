@@ -21,6 +21,8 @@ TEST(Check, FollowsNamesThroughSteps) {
   EXPECT_EQ(short_errors_of_steps("  - let: {a: 1, b: a + c, c: 2}\n"),
             "t.yaml:5:24: `c` is used before it is bound; line 5 binds it");
   EXPECT_EQ(short_errors_of_steps("  - drop: a\n"), "t.yaml:5:11: unknown name `a`; no earlier step binds it");
+  EXPECT_EQ(short_errors_of_steps("  - drop: n\n", "parameters: {n: 1}\n"),
+            "t.yaml:6:11: `n` is known before launch and cannot be dropped");
   EXPECT_EQ(short_errors_of_steps("  - let: {world_size: 3}\n"),
             "t.yaml:5:11: `world_size` is a variable and cannot be bound");
   EXPECT_EQ(short_errors_of_steps("  - let: {n: 3}\n", "parameters: {n: 1}\n"),
@@ -32,6 +34,9 @@ TEST(Check, FollowsNamesThroughSteps) {
   EXPECT_EQ(errors_of_steps("  - let: {a: '[x for x in range(3) if x > 1]'}\n"), "");
   EXPECT_EQ(short_errors_of_steps("  - let: {a: '[x for x in x]'}\n"),
             "t.yaml:5:27: unknown name `x`; no earlier step binds it");
+  EXPECT_THAT(errors_of_steps("  - let: {a: '[x for x, x in [[1, 2]]]'}\n"), HasSubstr("`x` follows `for` twice"));
+  EXPECT_THAT(errors_of_steps("  - for_each: {name: [a, b], in: '[[1, 2]]', index: a}\n    steps: [{seed: a}]\n"),
+              HasSubstr("the loop binds `a` twice"));
   // Stages run on newly launched ranks, so names are not kept.
   EXPECT_EQ(short_errors(
                 "scenario: a\nsummary: b\nranks: {world_size: 2}\nstages:\n  - name: one\n    steps: [{let: {a: 1}}]\n"
@@ -51,6 +56,11 @@ TEST(Check, RefusesChecksWithoutEvidence) {
   EXPECT_THAT(errors_of_steps("  - expect_different: [\"len('ab')\", 3]\n"), HasSubstr("constants only"));
   EXPECT_THAT(errors_of_steps("  - expect_across: {value: 3}\n"), HasSubstr("constants only"));
   EXPECT_EQ(errors_of_steps("  - let: {a: 2}\n  - expect_equal: [2, a]\n  - expect_different: [a, 3]\n"), "");
+  // Keywords and names of comprehensions may be spelled as names that depend on the run.
+  EXPECT_EQ(errors_of_steps("  - let: {x: rank}\n  - expect: round(x=x) == 3\n"
+                            "  - expect: \"x == sum([x for x in range(3)])\"\n"),
+            "");
+  EXPECT_THAT(errors_of_steps("  - expect: \"3 == sum([x for x in range(3)])\"\n"), HasSubstr("constants only"));
   EXPECT_EQ(errors_of_steps("  - expect_equal: [ones(2), 1]\n  - expect_across: {value: rank, same: false}\n"), "");
   EXPECT_THAT(errors_of_steps("  - barrier: {}\n    raises: '**'\n"),
               HasSubstr("t.yaml:6:13: the message under `raises` matches every error"));
@@ -109,6 +119,9 @@ TEST(Check, RefusesChangesInPlaceOutsideLetAndForward) {
   EXPECT_THAT(errors_of_steps("  - let: {x: ones(4)}\n  - expect_equal: [zero_(x), x]\n"),
               HasSubstr("t.yaml:6:20: zero_() " + where));
   EXPECT_THAT(errors_of_steps("  - let: {x: ones(4)}\n  - backward: sum(relu_(x))\n"), HasSubstr("relu_() " + where));
+  // A bound name leaves the function of its spelling callable.
+  EXPECT_THAT(errors_of_steps("  - let: {x: ones(4), zero_: 3}\n  - expect_equal: [zero_(x), x]\n"),
+              HasSubstr("t.yaml:6:20: zero_() " + where));
 }
 
 TEST(Check, RefusesCommunicationOutsideLetAndForward) {
@@ -137,6 +150,8 @@ TEST(Check, ChecksModels) {
             "t.yaml:5:3: the model `Own` needs `forward` or `methods`");
   EXPECT_EQ(with_model("  own: {forward: x}\n"),
             "t.yaml:5:3: `own` is not a name for a model; use letters, digits and _, with an upper-case letter first");
+  EXPECT_THAT(with_model("  Own: {methods: {'forward(x, x)': x}}\n"), HasSubstr("`forward` has two inputs `x`"));
+  EXPECT_THAT(with_model("  Own: {methods: {'forward(x, x=1)': x}}\n"), HasSubstr("`forward` has two inputs `x`"));
   EXPECT_EQ(with_model("  Own: {forward: y}\n"), "t.yaml:5:18: unknown name `y`; no earlier step binds it");
   EXPECT_EQ(with_model("  Own: {forward: x, methods: {forward(x): x}}\n"),
             "t.yaml:5:18: `forward` is defined under `methods` too; keep one of them");

@@ -254,10 +254,21 @@ class Expander {
   mutable std::map<const Rule*, KnownRule> rules_;
 };
 
+}  // namespace
+
 std::string shell_quoted(const std::string& text) {
-  std::string out = "'";
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == '\x7f'; };
+  // The console shows control characters as codes, so they are written as codes of the shell.
+  const bool has_codes = std::any_of(text.begin(), text.end(), is_control);
+  std::string out = has_codes ? "$'" : "'";
   for (char c : text) {
-    if (c == '\'') {
+    if (is_control(c)) {
+      out += '\\';
+      for (int shift : {6, 3, 0}) out += static_cast<char>('0' + ((c >> shift) & 7));
+    } else if (has_codes && (c == '\'' || c == '\\')) {
+      out += '\\';
+      out += c;
+    } else if (c == '\'') {
       out += "'\\''";
     } else {
       out += c;
@@ -265,8 +276,6 @@ std::string shell_quoted(const std::string& text) {
   }
   return out + "'";
 }
-
-}  // namespace
 
 std::vector<std::pair<std::string, std::string>> Case::params_json() const {
   std::vector<std::pair<std::string, std::string>> out;
@@ -279,8 +288,9 @@ std::vector<std::pair<std::string, std::string>> Case::params_json() const {
 }
 
 std::string Case::repro() const {
-  std::string out = str("lockstep run ", scenario->call.empty() ? scenario->name : shell_quoted(scenario->call),
-                        " --case ", shell_quoted(id));
+  const std::string file = str(scenario->call.starts_with('-') ? "./" : "", scenario->call);  // no option
+  std::string out =
+      str("lockstep run ", file.empty() ? scenario->name : shell_quoted(file), " --case ", shell_quoted(id));
   for (const std::string& setting : set) out += str(" --set ", shell_quoted(setting));
   return out + overrides;
 }

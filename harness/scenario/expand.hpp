@@ -88,6 +88,9 @@ std::vector<Case> expand(const std::shared_ptr<const Scenario>& scenario, const 
 std::vector<Case> expand_all(const std::vector<std::shared_ptr<const Scenario>>& scenarios,
                              const ExpandOptions& options);
 
+// The text as one word of a shell.
+std::string shell_quoted(const std::string& text);
+
 // Evaluates an expression of literals, names of `bindings` and plain functions (evaluate_constant.cpp). Throws
 // ScenarioError with the place in `file`.
 Literal evaluate_constant(const Expr& expr, const Bindings& bindings, const std::string& file);

@@ -328,6 +328,12 @@ TEST(ExpandBudget, SharesValuesBetweenCases) {
   EXPECT_THAT(error_of([&] { expand(ids, {}); }), HasSubstr("cases needs"));
 }
 
+TEST(ShellQuoted, KeepsEveryCharacter) {
+  EXPECT_EQ(shell_quoted("a b$"), "'a b$'");
+  EXPECT_EQ(shell_quoted("it's"), "'it'\\''s'");
+  EXPECT_EQ(shell_quoted("it's\\a\nb\x7f"), "$'it\\'s\\\\a\\012b\\177'");
+}
+
 TEST(Expand, PrefersLimitsOfCommandLine) {
   const auto scenario = parsed(scenario_of(step, "limits: {memory_mb: 100, output_mb: 5}\n"));
   EXPECT_EQ(expand(scenario, {})[0].memory_mb, 100);

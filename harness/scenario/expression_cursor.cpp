@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/core/text.hpp"
+#include "harness/scenario/characters.hpp"
 
 namespace lockstep::scenario {
 
@@ -56,7 +57,10 @@ void ExpressionCursor::fail_unexpected() const {
 std::string ExpressionCursor::word_at(std::size_t at) const {
   std::size_t end = at;
   while (end < text_.size() && (is_letter(text_[end]) || is_digit(text_[end]))) ++end;
-  if (end == at) ++end;
+  if (end == at) {
+    ++end;
+    while (end < text_.size() && continues_character(text_[end])) ++end;
+  }
   return text_.substr(at, end - at);
 }
 

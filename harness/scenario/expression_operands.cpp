@@ -1,4 +1,5 @@
 // Operands of expressions: names, literals, calls, attributes, items, lists, maps and comprehensions.
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -149,6 +150,8 @@ void ExpressionParser::parse_comprehension(Expr& made, std::string_view close, s
     const std::size_t at = at_;
     const std::string word = at_end() ? std::string() : word_at(at_);
     if (word.empty() || !is_letter(word[0]) || is_reserved(word)) fail("a name must follow `for`", at);
+    if (std::find(made.names.begin(), made.names.end(), word) != made.names.end())
+      fail(str("`", word, "` follows `for` twice"), at);
     at_ += word.size();
     made.names.push_back(word);
   } while (take(","));

@@ -1,4 +1,5 @@
 #include "harness/scenario/arithmetic.hpp"
+#include "harness/scenario/characters.hpp"
 
 namespace lockstep::scenario {
 
@@ -41,8 +42,10 @@ bool glob_matches(std::string_view pattern, std::string_view text) {
   while (t < text.size()) {
     const std::size_t length = p < pattern.size() && pattern[p] != '*' ? match_element(pattern, p, text[t]) : 0;
     if (length > 0) {
+      const bool any = pattern[p] == '?';
       p += length;
       ++t;
+      while (any && t < text.size() && continues_character(text[t])) ++t;
     } else if (p < pattern.size() && pattern[p] == '*') {
       star = ++p;
       star_text = t;

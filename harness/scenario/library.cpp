@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <optional>
 #include <set>
 
+#include "engine/core/fnv.hpp"
 #include "engine/core/resources.hpp"
 #include "engine/core/text.hpp"
 #include "harness/scenario/document_parser.hpp"
@@ -18,7 +20,8 @@ namespace fs = std::filesystem;
 struct Library::Entry {
   std::shared_ptr<const Routine> routine;
   Diagnostics diagnostics;
-  int depth = 1;  // levels of nested routines, this one included
+  int depth = 1;                        // levels of nested routines, this one included
+  std::optional<std::uint64_t> digest;  // of the bytes of its file
 };
 
 namespace {
@@ -60,8 +63,13 @@ bool holds(bool (*question)(const fs::path&, std::error_code&), const fs::path& 
 void add_yaml_files(const fs::path& folder, std::vector<std::string>& out) {
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    if (it->is_directory() && !it->is_symlink()) add_yaml_files(it->path(), out);
-    if (it->path().extension() == ".yaml" && it->is_regular_file()) out.push_back(it->path().string());
+    const bool is_folder = holds(fs::is_directory, it->path());
+    if (is_folder && !it->is_symlink()) add_yaml_files(it->path(), out);
+    if (is_folder || it->path().extension() != ".yaml") continue;
+    // Emacs marks a file that is edited by a link `.#NAME` to nowhere.
+    const bool is_mark = it->path().filename().string().starts_with(".#") && !holds(fs::exists, it->path());
+    // Reading it refuses a pipe, and a link to nowhere.
+    if (!is_mark) out.push_back(it->path().string());
   }
   // Scenarios that cannot be found must not be left out silently.
   if (error && error != std::errc::no_such_file_or_directory) refuse_folder(folder, error);
@@ -187,7 +195,9 @@ std::shared_ptr<Library::Entry> Library::entry(const std::string& name, const Fo
   const std::string file = shown_name(root_, path);
   loading_.push_back(path);
   try {
-    made->routine = parse_routine(read_text(path), file, name, made->diagnostics,
+    const std::string text = read_text(path);
+    made->digest = fnv1a(text);
+    made->routine = parse_routine(text, file, name, made->diagnostics,
                                   [&](const std::string& wanted, const Place& place) -> std::shared_ptr<const Routine> {
                                     return resolve(wanted, place, made->diagnostics, &made->depth, onward);
                                   });
@@ -326,6 +336,14 @@ void Library::add_routine(const std::string& name, const std::string& text) {
 }
 
 std::vector<std::string> Library::routine_names() const { return names_in({(fs::path(root_) / "lib").string()}); }
+
+std::vector<std::pair<std::string, std::uint64_t>> Library::routine_digests() const {
+  std::vector<std::pair<std::string, std::uint64_t>> digests;
+  for (const auto& [key, one] : routines_)
+    if (one->digest) digests.emplace_back(fs::path(key).stem().string(), *one->digest);
+  std::sort(digests.begin(), digests.end());
+  return digests;
+}
 
 std::vector<std::string> Library::names_in(const Folders& folders) const {
   std::set<std::string> names;

@@ -11,9 +11,11 @@
 // thread at a time may use it.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "harness/scenario/diagnostics.hpp"
@@ -49,6 +51,8 @@ class Library {
   // Adds a routine without a file, for tests. Throws ScenarioError.
   void add_routine(const std::string& name, const std::string& text);
   std::vector<std::string> routine_names() const;
+  // The names of the routines that it has read from files, with digests of the bytes, in order.
+  std::vector<std::pair<std::string, std::uint64_t>> routine_digests() const;
 
  private:
   struct Entry;

@@ -80,6 +80,32 @@ TEST_F(LibraryFolder, FindsByNameFileAndFolder) {
   }
 }
 
+TEST_F(LibraryFolder, FindsLinksToNowhere) {
+  write_scenario("a/one", step);
+  fs::create_symlink(root_ / "nowhere.yaml", root_ / "a/gone.yaml");
+  fs::create_symlink("me@here.1", root_ / "a/.#one.yaml");  // of Emacs
+  fs::create_directory_symlink(root_ / "a", root_ / "b.yaml");
+  EXPECT_THAT(found({"a"}), ElementsAre("a/gone.yaml", "a/one.yaml"));
+  EXPECT_THAT(found({}), ElementsAre("a/gone.yaml", "a/one.yaml"));
+  EXPECT_THROW(Library(root()).load((root_ / "a/gone.yaml").string()), Error);
+}
+
+TEST_F(LibraryFolder, TellsTheRoutinesThatItHasReadByTheirBytes) {
+  const auto digests = [&](const std::string& steps) {
+    write("lib/r.yaml", "routine: r\nsummary: s\nsteps:\n" + steps);
+    write("lib/unused.yaml", "routine: unused\nsummary: s\nsteps:\n  - barrier: {}\n");
+    write_scenario("a/one", "  - use: r\n");
+    Library library(root());
+    library.load((root_ / "a/one.yaml").string());
+    return library.routine_digests();
+  };
+  const auto first = digests("  - barrier: {}\n"), second = digests("  - barrier: {}\n\n");
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].first, "r");
+  EXPECT_EQ(first, digests("  - barrier: {}\n"));
+  EXPECT_NE(first, second);
+}
+
 TEST_F(LibraryFolder, PrefersExistingFileToScenarioName) {
   write_scenario("beyond/one", step);
   write_scenario("elsewhere/beyond/one", step);

@@ -131,6 +131,21 @@ int compare_values(std::int64_t integer, double number) {
   return below < number ? -1 : 0;
 }
 
+double floor_quotient(double a, double b) {
+  const double rest = std::fmod(a, b);
+  double quotient = (a - rest) / b;
+  if (rest != 0.0 && (rest < 0.0) != (b < 0.0)) quotient -= 1.0;
+  if (quotient == 0.0) return std::copysign(0.0, a / b);
+  // The division may have rounded to just below the whole number.
+  const double whole = std::floor(quotient);
+  return quotient - whole > 0.5 ? whole + 1.0 : whole;
+}
+
+double floor_rest(double a, double b) {
+  const double rest = std::fmod(a, b);
+  return rest != 0.0 && (rest < 0.0) != (b < 0.0) ? rest + b : rest;
+}
+
 bool operator==(const Literal& a, const Literal& b) {
   if (a.is_int() && b.is_double()) return compare_values(a.as_int(), b.as_double()) == 0;
   if (a.is_double() && b.is_int()) return b == a;

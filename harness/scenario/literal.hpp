@@ -75,6 +75,11 @@ extern template class OutOfLine<Literal::Data>;
 // The order of the exact values: -1, 0 or 1; 2 for not-a-number.
 int compare_values(std::int64_t integer, double number);
 
+// `//` and `%` of numbers, as in Python: the largest whole number that is not above the exact quotient, and the rest,
+// which has the sign of b.
+double floor_quotient(double a, double b);
+double floor_rest(double a, double b);
+
 // "none", "boolean", "integer", "number", "text", "list", "map".
 std::string_view name_of(Literal::Kind kind);
 

@@ -115,6 +115,11 @@ std::vector<NamedExpr> Reader::named_expressions(const YamlNode& node, std::stri
   return out;
 }
 
+void Reader::check_new_input(const MethodDefinition& method, const std::string& name, const Place& place) {
+  if (std::find(method.inputs.begin(), method.inputs.end(), name) != method.inputs.end())
+    error(place, str("the method `", method.name, "` has two inputs `", name, "`"));
+}
+
 // Reads `name(inputs, option=default): expression`, or a map of intermediate names whose last name is `return`.
 void Reader::read_method(ModelDefinition& model, const YamlNode& key, const YamlNode& node) {
   MethodDefinition method;
@@ -133,11 +138,13 @@ void Reader::read_method(ModelDefinition& model, const YamlNode& key, const Yaml
         continue;
       }
       check_name(input.name, Place{key.place.file, input.line, input.column});
+      check_new_input(method, input.name, Place{key.place.file, input.line, input.column});
       method.inputs.push_back(input.name);
     }
     // Each default is parsed again, because its tree belongs to `head`.
     for (std::size_t i = 0; i < head->names.size(); ++i) {
       check_name(head->names[i], key.place);
+      check_new_input(method, head->names[i], key.place);
       const Expr& value = head->keyword(i);
       method.options.emplace_back(head->names[i],
                                   parse_expression(to_text(value), Place{key.place.file, value.line, value.column}));

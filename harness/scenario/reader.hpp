@@ -97,6 +97,7 @@ class Reader {
   // models.cpp
   ModelDefinition read_model(const std::string& name, const YamlNode& key, const YamlNode& node);
   void read_method(ModelDefinition& model, const YamlNode& key, const YamlNode& node);
+  void check_new_input(const MethodDefinition& method, const std::string& name, const Place& place);
   void check_distinct_names(const ModelDefinition& model);
   std::vector<NamedExpr> named_expressions(const YamlNode& node, std::string_view what, bool module);
   // document_parser.cpp

@@ -221,7 +221,8 @@ Rules for checks:
   bits.
 - `expect_equal` and `expect_different` also accept a list: `expect_equal: [actual, expected]`.
 - `expect` takes one condition or a list of conditions. A condition made of constants only is refused, because it says
-  nothing about the run. So is a comparison of constants with constants, or of a constant across ranks.
+  nothing about the run. So is a comparison of constants with constants, or of a constant across ranks. `rank` and names
+  that steps bind count as values of the run, also if they are bound to constants.
 - `expect_collectives` checks the collectives of a window (`observe`) that match `phase`, `mesh` and `dtype`.
   `exactly: {data_parallel: {all_reduce: 2}}` lists all of them, `total` is their number, and `bytes` lists their bytes
   in the form of `exactly`. The families `start_up` and `checkpoint` count only where they are named.
@@ -302,7 +303,8 @@ steps:
 
 `use: average_gradients` runs it. `with` gives its arguments, and `as: {its_name: my_name}` binds the values that the
 routine lists under `gives`. A routine sees its parameters and the predefined names, but no other name of its caller.
-Arguments are values, so inputs that change per iteration are passed as a list. Defaults are literal, or `all_ranks`.
+Arguments are values, so inputs that change per iteration are passed as a list. One of type `modules` is written as
+paths. Defaults are literal, or `all_ranks`; `none` fits every type.
 Routines may use other routines, up to 8 levels deep, but never themselves.
 
 )page";

@@ -93,6 +93,9 @@ struct ArgumentSpec {
   bool has_default() const { return !default_text.empty(); }
 };
 
+// The error message for a word that is none of the argument's choices; empty for one of them.
+std::string unknown_choice(const ArgumentSpec& spec, const std::string& word);
+
 struct VerbSpec {
   Verb id = Verb::seed;
   std::string_view name;

@@ -108,8 +108,13 @@ std::vector<Cause> causes_in_order(const std::vector<StageOutcomes>& stages) {
 
 // The first failure, with the others as lines of `also`. Ranks with the same message share a line.
 Failure first_with_others(const std::vector<Cause>& causes) {
+  struct Other {
+    std::string message;
+    std::size_t note_size;
+    std::vector<int> ranks;
+  };
   Failure first = causes.front().failure;
-  std::vector<std::pair<std::string, std::vector<int>>> others;
+  std::vector<Other> others;
   for (std::size_t i = 1; i < causes.size(); ++i) {
     const Failure& failure = causes[i].failure;
     if (!failure.secondary) first.also_checks.push_back(failure.check);
@@ -118,18 +123,19 @@ Failure first_with_others(const std::vector<Cause>& causes) {
     const std::string message =
         failure.message.starts_with(own_name) ? failure.message.substr(own_name.size()) : failure.message;
     const auto same =
-        std::find_if(others.begin(), others.end(), [&](const auto& other) { return other.first == message; });
+        std::find_if(others.begin(), others.end(), [&](const Other& other) { return other.message == message; });
     if (same == others.end()) {
-      others.push_back({message, {failure.rank}});
-    } else if (std::find(same->second.begin(), same->second.end(), failure.rank) == same->second.end()) {
-      same->second.push_back(failure.rank);
+      others.push_back({message, std::min<std::size_t>(failure.note_size, message.size()), {failure.rank}});
+    } else if (std::find(same->ranks.begin(), same->ranks.end(), failure.rank) == same->ranks.end()) {
+      same->ranks.push_back(failure.rank);
     }
   }
-  for (auto& [message, ranks] : others) {
+  for (auto& [message, note_size, ranks] : others) {
     std::sort(ranks.begin(), ranks.end());
     std::string prefix = ranks.size() == 1 ? "rank " : "ranks ";
     for (std::size_t i = 0; i < ranks.size(); ++i) prefix += str(i == 0 ? "" : ", ", ranks[i]);
     first.also.push_back(str(prefix, ": ", message));
+    first.also_without_notes.push_back(str(prefix, ": ", message.substr(0, message.size() - note_size)));
   }
   return first;
 }
@@ -297,14 +303,18 @@ bool is_expected(const Failure& failure, const ExpectedFailure& expected) {
   if (expected.rank && failure.rank != *expected.rank) return false;
   const std::size_t size = failure.message.size() - std::min<std::size_t>(failure.note_size, failure.message.size());
   if (expected.message && !message_matches(failure.message.substr(0, size), *expected.message)) return false;
-  return !expected.also || std::equal(failure.also.begin(), failure.also.end(), expected.also->begin(),
-                                      expected.also->end(), message_matches);
+  return !expected.also || std::equal(failure.also_without_notes.begin(), failure.also_without_notes.end(),
+                                      expected.also->begin(), expected.also->end(), message_matches);
 }
 
 std::string describe_end(const RankOutcome& outcome) {
   std::string text = str("rank ", outcome.rank);
   switch (outcome.status) {
     case RankStatus::killed: {
+      if (outcome.bystander && outcome.signal == SIGKILL) {
+        text += " was ended by the harness";
+        break;
+      }
       text += str(" was ended by signal ", outcome.signal);
       const std::string_view meaning = signal_text(outcome.signal);
       if (!meaning.empty()) text += str(" (", meaning, ")");

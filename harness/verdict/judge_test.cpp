@@ -233,6 +233,8 @@ TEST(Judge, CallsALostHostACrash) {
   EXPECT_EQ(row.status, Status::CRASH);
   EXPECT_EQ(row.failure->rank, 1);
   EXPECT_EQ(row.failure->message, "rank 1 was lost; " + lost.detail);
+  killed.signal = SIGKILL;
+  EXPECT_EQ(describe_end(killed), "rank 0 was ended by the harness in backward");
 }
 
 TEST(Judge, PassesForAnEndThatTheScenarioAskedFor) {
@@ -338,6 +340,20 @@ TEST(Judge, FindsNoExpectedMessageInANote) {
   const CaseResult row = judge_ranks({bad(0, {noted})}, expecting_failure(9, "2 of*elements"));
   EXPECT_EQ(row.status, Status::XFAIL);
   EXPECT_EQ(row.failure->message, "2 of 6 elements [the sizes differ]");
+}
+
+TEST(Judge, FindsNoOtherFailureInANote) {
+  Failure noted = failure("1 of 6 elements [the sizes differ]", 2);
+  noted.note_size = std::string_view(" [the sizes differ]").size();
+  const auto judged = [&](const std::string& other) {
+    Expectation expectation = expecting_failure();
+    expectation.failure->also = std::vector<std::string>{other};
+    return judge_ranks({bad(0, {failure("2 of 6 elements", 1), noted})}, expectation);
+  };
+  EXPECT_EQ(judged("rank 0: *the sizes differ").status, Status::FAIL);
+  const CaseResult row = judged("rank 0: 1 of*elements");
+  EXPECT_EQ(row.status, Status::XFAIL);
+  EXPECT_THAT(row.failure->also, ElementsAre("rank 0: 1 of 6 elements [the sizes differ]"));
 }
 
 TEST(Judge, FindsAnExpectedFailureInARoutineByTheCallingLine) {

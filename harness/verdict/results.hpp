@@ -116,6 +116,8 @@ struct Failure {
   int scenario_line = 0;  // inside a routine: the line of the scenario's own file that calls it; not written
   // The characters of the step's note at the end of `message`. No expected text may be found in them. Not written.
   std::uint64_t note_size = 0;
+  // The lines of `also` without the notes of their steps, for the expected failure. Not written.
+  std::vector<std::string> also_without_notes;
 };
 
 // A value as JSON text (parameters, records). The value type of the scenario language stays in its own layer.

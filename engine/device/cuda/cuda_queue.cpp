@@ -66,7 +66,13 @@ void CudaQueue::issue_in_halves(const Body& start, Body finish, Pointers pointer
       std::move(pointers), true);
 }
 
+void CudaQueue::rethrow_failure() {
+  const std::lock_guard lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
+}
+
 void CudaQueue::issue_wait(const std::shared_ptr<Queue>& other, std::uint64_t number) {
+  rethrow_failure();
   auto queue = std::dynamic_pointer_cast<CudaQueue>(other);
   if (queue == nullptr) return other->await(number);  // its items run on the host
   if (number == 0) return;

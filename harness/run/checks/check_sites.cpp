@@ -4,10 +4,13 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "harness/run/case_runner.hpp"
 #include "harness/scenario/evaluation.hpp"
+#include "harness/scenario/vocabulary.hpp"
 
 namespace lockstep::run {
 
@@ -98,6 +101,8 @@ class CheckCollector {
         return visit_choose(step, walk);
       case scenario::Verb::use:
         return visit_use(step, walk);
+      case scenario::Verb::hook:
+        return visit_hook(step, walk);
       default:
         visit(step.steps, walk);
         visit(step.otherwise, walk);
@@ -126,6 +131,14 @@ class CheckCollector {
     const std::optional<Literal> value = chosen ? constant(*chosen, walk) : std::nullopt;
     for (const scenario::Branch& branch : step.among)
       if (!value || *value == branch.label) visit(branch.steps, walk);
+  }
+
+  // Within a hook, its predefined names hide those of the scope around it.
+  void visit_hook(const Step& step, Walk& walk) {
+    Bindings hidden;
+    for (const std::string_view name : scenario::hook_names()) hidden.insert(walk.known.extract(std::string(name)));
+    visit(step.steps, walk);
+    walk.known.merge(hidden);
   }
 
   // A routine has its own scope: it sees its arguments and the names that are visible everywhere.

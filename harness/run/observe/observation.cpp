@@ -17,8 +17,8 @@ std::vector<const comm::LogEntry*> select(const Observation& observation, const 
     if (entry.family == comm::Family::uncounted) continue;
     if (filter.phase && entry.phase != *filter.phase) continue;
     if (filter.dtype && entry.dtype != *filter.dtype) continue;
-    if (!filter.axes.empty() &&
-        std::find(filter.axes.begin(), filter.axes.end(), std::pair(entry.axis, entry.group_size)) == filter.axes.end())
+    if (!filter.groups.empty() &&
+        std::find(filter.groups.begin(), filter.groups.end(), entry.group) == filter.groups.end())
       continue;
     chosen.push_back(&entry);
   }
@@ -121,15 +121,21 @@ void note_owner(const std::string& owner, const std::vector<nn::ModulePtr>& modu
   owners().by_name[owner].emplace_back(modules.begin(), modules.end());
 }
 
-std::string path_of_owner(const std::string& owner, const nn::ModulePtr& model, const std::string& model_name) {
+std::string path_of_owner(const parallel::ParallelEvent& event, const nn::ModulePtr& model,
+                          const std::string& model_name) {
+  const std::string& owner = event.owner;
   const auto found = owners().by_name.find(owner);
   if (found == owners().by_name.end()) {
     if (owner == model_name) return "(root)";
     return owner.starts_with(model_name + ".") ? owner.substr(model_name.size() + 1) : std::string();
   }
+  const nn::ModulePtr of = event.module.lock();
+  const auto is_of = [&of](const std::weak_ptr<nn::Module>& module) { return of && module.lock() == of; };
   std::string path;
-  for (const auto& modules : found->second)
+  for (const auto& modules : found->second) {
+    if (std::none_of(modules.begin(), modules.end(), is_of)) continue;
     if (std::string joined = joined_below(model, modules); !joined.empty()) path = std::move(joined);
+  }
   return path;
 }
 
@@ -145,7 +151,7 @@ std::vector<std::string> paths_of_owners(const nn::ModulePtr& model) {
 
 std::string event_text(const parallel::ParallelEvent& event, const nn::ModulePtr& model,
                        const std::string& model_name) {
-  const std::string path = path_of_owner(event.owner, model, model_name);
+  const std::string path = path_of_owner(event, model, model_name);
   return str(name_of(event.kind), " ", path.empty() ? event.owner : path);
 }
 

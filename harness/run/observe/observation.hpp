@@ -66,7 +66,7 @@ bool does_work(const scenario::Step& step);
 struct CollectiveFilter {
   std::optional<comm::Phase> phase;
   std::optional<DType> dtype;
-  std::vector<std::pair<std::string, int>> axes;  // name and size of the process groups; empty: all
+  std::vector<const comm::ProcessGroup*> groups;  // those of the mesh; empty: all
   bool start_up = false;
   bool checkpoint = false;
 };
@@ -84,9 +84,10 @@ std::string list_collectives(const std::vector<const comm::LogEntry*>& entries, 
 // check may use another name for the model than the routine that applied the API.
 void note_owner(const std::string& owner, const std::vector<nn::ModulePtr>& modules);
 
-// The path of an owner below the model: `(root)`, `layers.0`, `layers.0+layers.1`; empty for an owner outside the
-// model. `model_name` is the path of the model in the check.
-std::string path_of_owner(const std::string& owner, const nn::ModulePtr& model, const std::string& model_name);
+// The path of an event's owner below the model: `(root)`, `layers.0`, `layers.0+layers.1`; empty for an owner outside
+// the model. `model_name` is the path of the model in the check.
+std::string path_of_owner(const parallel::ParallelEvent& event, const nn::ModulePtr& model,
+                          const std::string& model_name);
 // The paths of all owners below the model, sorted.
 std::vector<std::string> paths_of_owners(const nn::ModulePtr& model);
 

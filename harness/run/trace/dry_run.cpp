@@ -66,7 +66,6 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
     case Verb::drop:
     case Verb::reset_parameters:
     case Verb::set_gradient:
-    case Verb::assign:
       return {&DryRun::run_as_is, OnError::is_left_out};
 
     // Control steps: the interpreter walks their steps.
@@ -102,6 +101,8 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
     // Performed by a function of the dry run.
     case Verb::let:
       return {&DryRun::let, OnError::is_left_out};
+    case Verb::assign:
+      return {&DryRun::assign, OnError::is_left_out};
     case Verb::read:
       return {&DryRun::read, OnError::is_left_out};
     case Verb::to_empty:
@@ -191,8 +192,10 @@ bool DryRun::reads(Verb verb, std::string_view argument) {
     case Verb::clip_grad_norm:
       return argument == "model";
     case Verb::all_reduce:
-    case Verb::broadcast:
     case Verb::receive:
+      return argument == "tensor";
+    case Verb::broadcast:
+      return argument == "tensor" || argument == "from" || argument == "mesh";
     case Verb::send:
       return false;
     default:
@@ -217,10 +220,14 @@ Value DryRun::perform(StepCall& call) {
 }
 
 void DryRun::perform_expecting_error(StepCall& call) {
-  if (call.step.verb != Verb::forward && call.step.verb != Verb::let) return;
+  const Verb verb = call.step.verb;
+  if (verb == Verb::load_state_dict || verb == Verb::save_checkpoint) return settle_before_failure(call);
+  if (verb == Verb::step && call.has("scaler")) return unscale_before_failure(call);
+  if (verb != Verb::forward && verb != Verb::let) return;
   const Names names = call.scope.frame->names;
+  const std::size_t num_scaled_steps = num_scaled_steps_;
   planner_.begin_attempt();
-  is_attempt_ = true;
+  const bool is_within_another = std::exchange(is_attempt_, true);
   num_attempts_ += 1;
   bool failed_as_expected = false;
   try {
@@ -229,11 +236,15 @@ void DryRun::perform_expecting_error(StepCall& call) {
     failed_as_expected =
         verdict::message_matches(error.what(), evaluate(*call.step.raises->message, call.scope).as_text("raises"));
   }
-  is_attempt_ = false;
+  is_attempt_ = is_within_another;
+  num_scaled_steps_ = num_scaled_steps;
   planner_.end_attempt(failed_as_expected);
   tensor_parallel_.restore();
   shards_.follow();
+  if (failed_as_expected) return;  // the names that it bound before it failed stay
   call.scope.frame->names = names;
+  note_unknown(std::string(scenario::name_of(verb)), call.step.place,
+               Error("a dry run does not meet the error that the step must raise"));
 }
 
 // ---- failures ----

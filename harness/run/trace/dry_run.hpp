@@ -50,7 +50,8 @@ class DryRun final : public StepRunner {
   void begin_iteration() override { watch_.begin_iteration(); }
   Value perform(StepCall& call) override;
   // Attempts a forward: if it fails in the expected way, groups stay unsharded as after the failing forward of a run.
-  // Other steps are left out: they fail before they issue a collective, or for a reason that a dry run does not see.
+  // A load or save reshards its modules before it fails, and a step with a scaler unscales the gradients. Other steps
+  // are left out: they fail before they issue a collective, or for a reason that a dry run does not see.
   void perform_expecting_error(StepCall& call) override;
   // Tolerates the failure of a step that the plan does not depend on. The names that it would bind become unbound.
   bool tolerates(const scenario::Step& step, const Scope& scope, const Error& error) override;
@@ -82,17 +83,18 @@ class DryRun final : public StepRunner {
 
   // ---- dry_run_steps.cpp ----
   Value run_as_is(StepCall& call);  // by the verb's own function
-  Value leave_out(StepCall& call);
-  Value let(StepCall& call);
+  Value assign(StepCall& call);
   Value read(StepCall& call);
   Value to_empty(StepCall& call);
   Value save_checkpoint(StepCall& call);
   Value load_checkpoint(StepCall& call);
+  void settle_before_failure(StepCall& call);
   void load_saved_optimizer(const std::string& folder, const std::string& name, const OptimizerPtr& optimizer,
                             bool partial);
   Value backward(StepCall& call);
   Value clip_grad_norm(StepCall& call);
   bool plan_unscale(const ScalerPtr& scaler, const OptimizerPtr& optimizer);
+  void unscale_before_failure(StepCall& call);
   bool skips_next_scaled_step();
   Value unscale(StepCall& call);
   Value step(StepCall& call);
@@ -101,6 +103,13 @@ class DryRun final : public StepRunner {
   Value observe(StepCall& call);
   Value hook(StepCall& call);
   Value wait(StepCall& call);
+  void note_unknown(const std::string& name, const scenario::Place& place, const Error& error);
+
+  // ---- dry_run_expressions.cpp ----
+  Value leave_out(StepCall& call);
+  Value let(StepCall& call);
+
+  // ---- dry_run_collectives.cpp ----
   Value collective_in_place(StepCall& call);
   Value all_gather(StepCall& call);
   Value reduce_scatter(StepCall& call);
@@ -108,7 +117,6 @@ class DryRun final : public StepRunner {
   Value gather(StepCall& call);
   Value scatter(StepCall& call);
   void count_user_collective(const StepCall& call);
-  void note_unknown(const std::string& name, const scenario::Place& place, const Error& error);
 
   // ---- dry_run_parallel.cpp ----
   Value mesh(StepCall& call);

@@ -1,8 +1,9 @@
 // How a dry run performs the verbs that apply no parallel API (treatments of dry_run.cpp).
 #include <algorithm>
+#include <utility>
 
 #include "engine/autograd/autograd.hpp"
-#include "engine/core/checked.hpp"
+#include "engine/core/rank_context.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/observe/observation.hpp"
 #include "harness/run/trace/dry_run.hpp"
@@ -13,36 +14,25 @@ namespace lockstep::run {
 
 Value DryRun::run_as_is(StepCall& call) { return run_verb(call); }
 
-// A check may call a sharded module in its operands, and that call issues collectives.
-Value DryRun::leave_out(StepCall& call) {
-  const auto calls_module = [](const scenario::Expr& expr) {
-    bool found = false;
-    scenario::for_each_node(expr, [&found](const scenario::Expr& node) {
-      found = found || (node.kind == scenario::ExprKind::call && node.function == scenario::Function::none);
-    });
-    return found;
-  };
-  for (const scenario::ExprPtr& argument : call.step.arguments)
-    if (argument && calls_module(*argument)) evaluate(*argument, call.scope);
-  for (const scenario::NamedExpr& entry : call.step.entries)
-    if (calls_module(*entry.value)) evaluate(*entry.value, call.scope);
-  return Value();
+namespace {
+
+// The plan sees that the values have changed.
+void note_written(const Value& written) {
+  if (written.is_tensor()) written.as_tensor("it").bump_version();
+  if (written.is(Value::Kind::list))
+    for (const Value& item : written.as_list("it")) note_written(item);
 }
 
-// A name whose value is unknown stays unbound; the names after it are still bound.
-Value DryRun::let(StepCall& call) {
-  const NoGrad no_grad;
-  Names& names = call.scope.frame->names;
-  for (const scenario::NamedExpr& entry : call.step.entries) {
-    try {
-      names[entry.name] = evaluate(*entry.value, call.scope);
-    } catch (const Error& error) {
-      if (is_attempt_) throw;
-      note_unknown(entry.name, call.step.place, error);
-      names.erase(entry.name);
-    }
+}  // namespace
+
+// A value that only a run knows changes the tensors, too.
+Value DryRun::assign(StepCall& call) {
+  try {
+    return run_verb(call);
+  } catch (const Error&) {
+    note_written(call.value("to"));
+    throw;
   }
-  return Value();
 }
 
 // A file of the case holds what a run of this case wrote.
@@ -106,6 +96,24 @@ Value DryRun::save_checkpoint(StepCall& call) {
     saved[name] = {without_tensors(optimizer->state_dict()), flat_optimizers_.trains_units(optimizer)};
   });
   return Value();
+}
+
+// A load or save that fails has resharded its modules before, unless it fails at its arguments. Units refuse it within
+// a forward or backward.
+void DryRun::settle_before_failure(StepCall& call) {
+  if (nn::running_call() != 0 || in_backward()) return;
+  try {
+    if (call.step.verb == scenario::Verb::save_checkpoint) return settle_modules(call.value("state"));
+    const Value into = call.value("into"), state = call.value("state");
+    const nn::ModulePtr* module = into.get_if<nn::ModulePtr>();
+    if (!module || call.text("keyed_by") == "position") return;
+    if (call.boolean("broadcast_from_rank0") && !call.boolean("full")) return;
+    if (call.boolean("assign") && !shards_.units_below(*module).empty()) return;
+    for (const auto& [name, tensor] : state.as_map("state"))
+      if (!tensor.is_tensor()) return;
+    nn::settle(*module);
+  } catch (const Error&) {  // it fails at an argument, or a run alone knows it
+  }
 }
 
 // Optimizers get the state that the checkpoint has. What an earlier stage or another rank has saved is taken to be
@@ -208,6 +216,22 @@ std::vector<Tensor> tensors_of(optim::Optimizer& optimizer) {
 
 }  // namespace
 
+// A step with a scaler that fails has unscaled the gradients, unless they cannot be. Repeated, it does so no more.
+void DryRun::unscale_before_failure(StepCall& call) {
+  planner_.begin_attempt();
+  try {
+    const ScalerPtr scaler = call.value("scaler").as_scaler("scaler");
+    const OptimizerPtr optimizer = call.value("optimizer").as_optimizer("optimizer");
+    if (plan_unscale(scaler, optimizer)) {
+      unscaled_[scaler].erase(optimizer);
+      scaler->unscale(*optimizer);
+      unscaled_[scaler].insert(optimizer);
+    }
+  } catch (const Error&) {  // as in the run
+  }
+  planner_.end_attempt(true);
+}
+
 bool DryRun::skips_next_scaled_step() {
   const std::size_t next = num_scaled_steps_++;
   return next < scaled_steps_.size() && !scaled_steps_[next];
@@ -225,9 +249,21 @@ Value DryRun::step(StepCall& call) {
       return Value(false);
     }
   }
-  Value done = run_verb(call);
-  flat_optimizers_.note_step(optimizer);
-  shards_.note_step(tensors_of(*optimizer));
+  // Before the hooks after the step: these may clear the gradients or run a forward.
+  auto& stepped = RankContext::current().service<optim::StepObserver>().stepped;
+  const auto outer = std::exchange(stepped, [this, optimizer](optim::Optimizer&, const optim::Group& group) {
+    if (&group != &optimizer->groups().back()) return;
+    flat_optimizers_.note_step(optimizer);
+    shards_.note_step(tensors_of(*optimizer));
+  });
+  Value done;
+  try {
+    done = run_verb(call);
+  } catch (...) {
+    stepped = outer;
+    throw;
+  }
+  stepped = outer;
   return done;
 }
 
@@ -273,60 +309,15 @@ Value DryRun::observe(StepCall& call) {
 // Hooks around collectives never run: a dry run issues none.
 Value DryRun::hook(StepCall& call) {
   const std::string at = call.text("at");
-  if (at == "before_all_gather" || at == "before_reduce_scatter" || at == "before_all_reduce") return Value();
-  return run_verb(call);
+  if (at != "before_all_gather" && at != "before_reduce_scatter" && at != "before_all_reduce") return run_verb(call);
+  note_unknown("hook", call.step.place, Error("its steps are performed only when the case runs"));
+  return Value();
 }
 
 Value DryRun::wait(StepCall& call) {
   const Value target = call.value("for");
   if (const Handle* handle = target.get_if<Handle>(); handle && handle->finish) handle->finish();
   return Value();
-}
-
-// ---- collectives of the scenario ----
-void DryRun::count_user_collective(const StepCall& call) {
-  user_collectives_[std::string(scenario::name_of(call.step.verb))] += 1;
-}
-
-Value DryRun::collective_in_place(StepCall& call) {
-  count_user_collective(call);
-  return Value();
-}
-
-Value DryRun::all_gather(StepCall& call) {
-  count_user_collective(call);
-  const MeshPtr mesh = call.mesh();
-  const Tensor tensor = detach(call.tensor("tensor"));
-  Dims sizes = tensor.sizes();
-  const int dim = normalize_dim(call.integer("dim"), sizes.size(), "dim");
-  sizes[dim] = checked_multiply(sizes[dim], mesh->num_ranks(), "all_gather");
-  return Value(empty(sizes, tensor.dtype(), tensor.device()));
-}
-
-Value DryRun::reduce_scatter(StepCall& call) {
-  count_user_collective(call);
-  const MeshPtr mesh = call.mesh();
-  const Tensor tensor = detach(call.tensor("tensor"));
-  Dims sizes = tensor.sizes();
-  const int dim = normalize_dim(call.integer("dim"), sizes.size(), "dim");
-  sizes[dim] /= mesh->num_ranks();
-  return Value(empty(sizes, tensor.dtype(), tensor.device()));
-}
-
-Value DryRun::all_to_all(StepCall& call) {
-  count_user_collective(call);
-  return Value(detach(call.tensor("tensor")));
-}
-
-Value DryRun::gather(StepCall& call) {
-  count_user_collective(call);
-  return Value::list(List(static_cast<std::size_t>(call.mesh()->num_ranks()), Value(call.tensor("tensor"))));
-}
-
-Value DryRun::scatter(StepCall& call) {
-  count_user_collective(call);
-  const List tensors = call.list("tensors");
-  return tensors.empty() ? Value() : tensors.front();
 }
 
 }  // namespace lockstep::run

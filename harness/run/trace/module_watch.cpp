@@ -71,6 +71,7 @@ void ModuleWatch::after_forward(plan::ModuleId id, nn::Structure& outputs) {
                                                        [](const Tensor& one) { return requires_grad(one); });
   const bool watches_backward = planner_.leave(id, {recording, in_backward()});
   shards_.follow();
+  if (depth_ == 0 && !in_backward()) shards_.end_forward();
   if (watches_backward)
     outputs = nn::with_tensors(outputs, watch_first_gradient(nn::tensors_of(outputs), [this, id] {
                                  report_backward_position();

@@ -22,15 +22,18 @@ bool has_plan(const scenario::Steps& steps) {
   });
 }
 
-namespace {
-
-// The error and its place, and at most two of the unknown values behind it.
-std::string why_unforeseen(const std::string& place, const std::exception& error, const DryRun& dry_run) {
-  std::string text = str(place, ": ", error.what());
-  const std::vector<std::string> notes = dry_run.unknown_values(error.what());
+std::string listed_unknown(const std::vector<std::string>& notes) {
+  std::string text;
   for (std::size_t i = 0; i < std::min<std::size_t>(notes.size(), 2); ++i)
     text += str(i == 0 ? " (unknown: " : "; ", notes[i], i + 1 == notes.size() || i == 1 ? ")" : "");
   return text;
+}
+
+namespace {
+
+// The error and its place, and the unknown values behind it.
+std::string why_unforeseen(const std::string& place, const std::exception& error, const DryRun& dry_run) {
+  return str(place, ": ", error.what(), listed_unknown(dry_run.unknown_values(error.what())));
 }
 
 std::vector<PlanGroup> groups_of(const std::vector<plan::Collective>& planned,
@@ -67,6 +70,7 @@ PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_
     if (with.layouts) outcome.layouts = layout_table(interpreter.file_scope());
   }
   outcome.planned = dry_run.planner().collectives();
+  outcome.unknown = dry_run.unknown_values("");
   outcome.left_out = dry_run.planner().left_out();
   outcome.conditions = conditions_of(spec, dry_run.values_read());
   outcome.memory = device::memory_stats();

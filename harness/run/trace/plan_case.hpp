@@ -24,6 +24,7 @@ struct PlanGroup {
 struct PlanOutcome {
   std::vector<plan::Collective> planned;
   std::string unforeseen;             // why the plan ends early; empty: it is complete
+  std::vector<std::string> unknown;   // the values that were needed and unknown (DryRun::unknown_values)
   std::vector<std::string> left_out;  // why the collectives of tensor parallelism are not planned; empty: they are
   std::string conditions;             // the values of the case that the dry run read (plan_conditions.hpp)
   std::vector<PlanGroup> groups;      // of the planned collectives, each once
@@ -38,6 +39,9 @@ struct PlanRequest {
   std::vector<bool> scaled_steps{};  // see DryRun
 };
 PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_t stage, const PlanRequest& with = {});
+
+// " (unknown: ...)" with at most two of these values; nothing for none.
+std::string listed_unknown(const std::vector<std::string>& notes);
 
 // Whether some step applies an API whose collectives are planned.
 bool has_plan(const scenario::Steps& steps);

@@ -168,6 +168,11 @@ PlanJudgement judge_by(const PlanOutcome& outcome, int rank, const std::vector<c
   if (const auto found = plan::first_order_difference(planned, observed)) {
     for (const plan::Difference& kind : plan::differences(plan::tally(planned), plan::tally(observed)))
       judgement.mismatches.push_back({kind.text, kind.line});
+    // A call that depends on an unknown value is in no plan.
+    if (!judgement.mismatches.empty() && !outcome.unknown.empty())
+      judgement.mismatches.front().message +=
+          str(listed_unknown(outcome.unknown),
+              "; if such a value decides which modules are called, give the reason as `plan: {unplanned: reason}`");
     judgement.first_order_difference = PlanMismatch{found->text, found->line};
   } else {
     judgement.num_in_order = static_cast<std::int64_t>(observed.size());

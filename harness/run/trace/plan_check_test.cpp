@@ -244,6 +244,38 @@ TEST(PlanCheck, NamesTheStepAndTheUnknownValue) {
   EXPECT_THAT(failures_with("net.fc1.weight.device == device"), IsEmpty());
 }
 
+// The dry run leaves out a branch without training, and a step that must fail by a value does not fail in it.
+TEST(PlanCheck, NamesTheValueThatMayDecideACall) {
+  const auto failure_of = [](const std::string& steps) {
+    const std::vector<std::string> found = plan_failures(run_steps(str(R"yaml(
+  - model: Sequential(Embedding(4, 4), Linear(4, 4))
+    as: net
+  - fully_shard: [net.0, net]
+  - let: {good: "tensor([1])", bad: "tensor([9])"}
+)yaml",
+                                                                       steps, "  - expect: good != none\n"),
+                                                                   ranks(2)));
+    EXPECT_EQ(found.size(), 1u) << steps;
+    return found.empty() ? std::string() : found[0];
+  };
+  const std::string remedy =
+      "; if such a value decides which modules are called, give the reason as `plan: {unplanned: reason}`";
+  const std::string branch = failure_of(R"yaml(  - let: {y: "sum(net(good))"}
+  - if: item(y) == item(y)
+    steps:
+      - let: {z: net(good)}
+)yaml");
+  EXPECT_THAT(branch, HasSubstr("in forward for net.0 (line 10): planned none, observed 1 of "));
+  EXPECT_THAT(branch, HasSubstr("(unknown: `if` of text.yaml:"));
+  EXPECT_THAT(branch, HasSubstr(remedy));
+  const std::string failing = failure_of(R"yaml(  - forward: {y: sum(net(bad))}
+    raises: "9"
+  - forward: {y: sum(net(good))}
+)yaml");
+  EXPECT_THAT(failing, HasSubstr("(unknown: `forward` of text.yaml:"));
+  EXPECT_THAT(failing, HasSubstr(remedy));
+}
+
 TEST(PlanCheck, CountsOfAWindowAreThePlannedOnes) {
   const Ran ran = run_steps(R"yaml(
   - model: Net()

@@ -2,8 +2,7 @@
 // for as long as a run holds them. The planned collectives give their sizes.
 //
 //   all_gather       input and output, from the issue until the full parameters of its owner exist; in forward until
-//   those
-//                    of the next one exist
+//                    those of the next one exist, or the forward of the outermost module ends
 //   reduce_scatter   the input, from the issue until the next reduction or the end of the backward
 //   all_reduce       of a replicated module: the bucket, until the end of the backward
 //   broadcast        at start-up: one flat tensor, only while it is sent
@@ -40,6 +39,7 @@ class TracedBuffers {
   void follow(const std::vector<plan::Collective>& planned, device::Device device);
   // Reduced shards of these bytes are added to gradients.
   void hold_reduced(std::int64_t bytes, device::Device device);
+  void end_forward() { copied_ = Gather(); }  // of the outermost module
   void end_backward();
 
  private:

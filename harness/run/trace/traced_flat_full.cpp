@@ -92,11 +92,10 @@ std::vector<plan::Planner::Gradient> TracedShards::gradients_of_part(const Tenso
   std::vector<plan::Planner::Gradient> gradients;
   for (const Group& group : groups_) {
     if (!group.flat || trained.storage() != group.flat->storage) continue;
-    const auto chunk = gradient_of_chunk(group.flat->id);
-    if (!chunk) continue;
-    gradients.push_back(*chunk);
+    const DType type = group.flat->chunk.dtype();
+    if (const auto chunk = gradient_of_chunk(group.flat->id)) gradients.push_back(*chunk);
     for (const Parameter& parameter : group.parameters)
-      if (parameter.inner) gradients.push_back({*parameter.inner, chunk->norm_type});
+      if (parameter.inner) gradients.push_back({*parameter.inner, size_of(type) == 2 ? DType::float32 : type});
   }
   return gradients;
 }

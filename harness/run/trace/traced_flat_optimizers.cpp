@@ -141,7 +141,8 @@ void TracedFlatOptimizers::note(const OptimizerPtr& optimizer, bool needs_gradie
       const TracedShards::Group& group = shards_.unit(one.part->unit);
       const TracedShards::Parameter& parameter = group.parameters[one.part->index];
       if (needs_gradient && !TracedShards::has_gradient(group, parameter)) continue;
-      const bool has_elements = one.part->is_chunk || !group.flat->settings.choices.shards ||
+      const bool is_divided = group.flat->settings.choices.shards || parameter.inner;
+      const bool has_elements = one.part->is_chunk || !is_divided ||
                                 std::find(parameter.sizes.begin(), parameter.sizes.end(), 0) == parameter.sizes.end();
       if (!has_elements) continue;
       known_[optimizer][one.name].merge(

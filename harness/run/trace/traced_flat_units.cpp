@@ -119,9 +119,12 @@ DType TracedShards::gradient_type(const Group& group) {
   return computes ? *group.policy.param : group.flat->chunk.dtype();
 }
 
-// A parameter without elements on this rank gets none.
+// A parameter without elements on this rank gets none. One that had none keeps what waits for synchronization.
 void TracedShards::give_gradient(const Group& group, const Tensor& shard, bool has) {
-  if (!has) return set_grad(shard, Tensor());
+  if (!has) {
+    if (grad(shard).defined() || has_grad_of_peers(shard)) set_grad(shard, Tensor());
+    return;
+  }
   if (shard.num_elements() == 0) return note_grad_of_peers(shard);
   if (grad(shard).defined()) return;
   const Tensor made = empty(shard.sizes(), gradient_type(group), shard.device());
@@ -132,8 +135,8 @@ void TracedShards::give_gradient(const Group& group, const Tensor& shard, bool h
 void TracedShards::note_gradients_kept_back(const Group& group) {
   for (std::size_t i = 0; i < group.parameters.size(); ++i)
     if (planner_.shards().keeps_back(group.parameters[i].id))
-      note_kept_back(trained(group, group.parameters[i]),
-                     [this, id = group.flat->id, i] { forget_gradient_kept_back(id, i); });
+      keep_back(trained(group, group.parameters[i]),
+                {Tensor(), [this, id = group.flat->id, i] { forget_gradient_kept_back(id, i); }});
 }
 
 // All parameters of a chunk are trained as one tensor.

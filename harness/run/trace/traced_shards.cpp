@@ -233,22 +233,28 @@ void TracedShards::deliver_gradients() {
   const NoGrad no_grad;
   const device::PurposeScope purpose(device::Purpose::gradient);
   std::vector<Tensor> given;
+  std::vector<const Group*> groups_of_given;
   std::set<const Group*> units;
   for (const plan::TensorId id : planner_.shards().take_reduced())
     for (Group& group : groups_)
       for (Parameter& parameter : group.parameters) {
         if (parameter.id == id) parameter.fresh = Tensor();
         if (parameter.id != id || (group.flat && !units.insert(&group).second)) continue;
-        if (!group.flat) {
+        if (group.flat) {
+          const std::vector<Tensor> all = give_gradients(group);
+          given.insert(given.end(), all.begin(), all.end());
+        } else {
           given.push_back(parameter.shard);
-          continue;
         }
-        const std::vector<Tensor> all = give_gradients(group);
-        given.insert(given.end(), all.begin(), all.end());
+        groups_of_given.resize(given.size(), &group);
       }
-  std::int64_t added_bytes = 0;
-  for (const Tensor& shard : given) added_bytes += grad(shard).defined() ? shard.num_bytes() : 0;
-  if (!given.empty()) buffers_.hold_reduced(added_bytes, given.front().device());
+  for (std::size_t i = 0; i < given.size();) {  // the reduction of each group has an output of its own
+    const std::size_t first = i;
+    std::int64_t added_bytes = 0;
+    for (; i < given.size() && groups_of_given[i] == groups_of_given[first]; ++i)
+      added_bytes += grad(given[i]).defined() ? given[i].num_bytes() : 0;
+    buffers_.hold_reduced(added_bytes, given[first].device());
+  }
   for (const Tensor& shard : given)
     if (!grad(shard).defined())
       set_grad(shard, make_sharded(empty(shard.sizes(), shard.dtype(), shard.device()), shard.layout()));

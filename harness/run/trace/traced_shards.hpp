@@ -132,7 +132,8 @@ class TracedShards {
   bool has_original_parameters(plan::ModuleId unit) const { return !groups_[group_of_.at(unit)].flat->slot; }
   // The gradient of the chunk of a unit, as clipping reads it. Nothing for a unit that is not sharded.
   std::optional<plan::Planner::Gradient> gradient_of_chunk(plan::ModuleId unit) const;
-  // The gradients that a scaler agrees on for a trained stretch or chunk of a unit that is sharded.
+  // The gradients that a scaler agrees on for a trained stretch or chunk of a unit: that of the chunk if the unit is
+  // sharded, and those of its parameters that tensor parallelism has distributed.
   std::vector<plan::Planner::Gradient> gradients_of_part(const Tensor& trained) const;
   // An optimizer step changes the chunks of all ranks, also of those where no element has a gradient.
   void note_step(const std::vector<Tensor>& stepped);
@@ -148,6 +149,7 @@ class TracedShards {
   // A tensor that a load or a cast put into the slots is the shard from now on.
   void adopt_replaced();
   void follow();
+  void end_forward() { buffers_.end_forward(); }  // of the outermost module
   // A backward has ended: frees the gradients and buffers that only it needs.
   void end_backward();
   bool holds(const Tensor& tensor) const;  // as one of the two shards of a parameter

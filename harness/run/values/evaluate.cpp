@@ -6,6 +6,7 @@
 #include "harness/run/trace/plan_conditions.hpp"
 #include "harness/run/values/functions.hpp"
 #include "harness/run/values/scenario_module.hpp"
+#include "harness/scenario/call_arguments.hpp"
 
 namespace lockstep::run {
 
@@ -78,8 +79,10 @@ void bind_targets(const std::vector<std::string>& targets, const Value& item,
   for (std::size_t i = 0; i < values.size(); ++i) names[i].second = values[i];
 }
 
-template <class Visit>
-void for_each_item(const Expr& expr, std::size_t items_at, const Scope& scope, Visit&& visit) {
+}  // namespace
+
+void for_each_item(const Expr& expr, std::size_t items_at, const Scope& scope,
+                   const std::function<void(const Scope&)>& visit) {
   const Value items = evaluate(*expr.children[items_at], scope);
   const Expr* condition = items_at + 1 < expr.children.size() ? expr.children[items_at + 1].get() : nullptr;
   Locals locals{scope.locals, {}};
@@ -91,6 +94,8 @@ void for_each_item(const Expr& expr, std::size_t items_at, const Scope& scope, V
     if (!condition || evaluate_condition(*condition, inner)) visit(inner);
   }
 }
+
+namespace {
 
 Key key_of(const Value& value) {
   if (const std::int64_t* integer = value.get_if<std::int64_t>()) return Key(*integer);
@@ -136,6 +141,10 @@ Value call(const Expr& expr, const Scope& scope) {
     return Value(build_module(callee.name, arguments.positional, arguments.named, scope));
   }
   if (expr.function != scenario::Function::none) {
+    // The check of the file skips bound names, because only a run knows which of them are modules.
+    if (bound)
+      scenario::check_function_arguments(expr, scenario::spec_of(expr.function),
+                                         [](const Expr&, const std::string& message) { throw Error(message); });
     const Arguments arguments = evaluate_arguments(expr, scope);
     return call_function(CallArguments{scope, expr.function, arguments.positional, arguments.named});
   }

@@ -5,6 +5,8 @@
 // Throws Error, and UnboundName for a name without a value. The evaluating step adds its place to the message.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +25,11 @@ const Value* find_name(std::string_view name, const Scope& scope);
 
 // For `let` and `forward`: evaluates the entries in order and binds each value to its name in the frame.
 void bind_each(const std::vector<scenario::NamedExpr>& entries, const Scope& scope);
+
+// For comprehensions: calls `visit` with the scope of each item that the condition accepts. `items_at`: the child of
+// `expr` that gives the items.
+void for_each_item(const scenario::Expr& expr, std::size_t items_at, const Scope& scope,
+                   const std::function<void(const Scope&)>& visit);
 
 // operators.cpp
 Value apply_unary(scenario::Op op, const Value& x);

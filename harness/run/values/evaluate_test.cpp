@@ -37,6 +37,7 @@ TEST_F(Evaluate, FollowsThePrecedenceOfPython) {
   EXPECT_EQ(text_of("1 if n > 4 else 2"), "1");
   EXPECT_EQ(text_of("2 ** -1"), "0.5");
   EXPECT_EQ(text_of("-7.5 // 2"), "-4.0");
+  EXPECT_EQ(text_of("[1.0 // 0.1, -5.0 // inf, abs(-0.0)]"), "[9.0,-1.0,0.0]");
   EXPECT_EQ(text_of("-7.5 % 2"), "0.5");
 }
 
@@ -48,6 +49,8 @@ TEST_F(Evaluate, ThrowsOnOverflow) {
   EXPECT_EQ(text_of("3 ** 39"), "4052555153018976267");
   EXPECT_EQ(text_of("2 ** 62"), "4611686018427387904");
   EXPECT_THAT(error("1 // 0"), HasSubstr("no value"));
+  EXPECT_THAT(error("0 ** -1"), HasSubstr("no value"));
+  EXPECT_THAT(error("0.0 ** -1"), HasSubstr("no value"));
   EXPECT_THAT(error("1.0 / 0"), HasSubstr("no value"));
 }
 

@@ -36,7 +36,7 @@ Value tanh(const CallArguments& call) { return Value(ops::tanh(call.tensor(0, "x
 Value sigmoid(const CallArguments& call) { return Value(ops::sigmoid(call.tensor(0, "x"))); }
 Value log_softmax(const CallArguments& call) {
   const Tensor& x = call.tensor(0, "x");
-  return Value(ops::log_softmax(x, x.num_dims() == 0 ? 0 : dim_at(call, 1, "dim", x, -1)));
+  return Value(ops::log_softmax(x, dim_at(call, 1, "dim", x, -1)));
 }
 
 Value linear(const CallArguments& call) {

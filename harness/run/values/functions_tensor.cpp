@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
@@ -67,6 +68,7 @@ void flatten_into(const Value& value, int depth, Dims& sizes, std::vector<double
   if (value.is(Value::Kind::list)) {
     const List& items = value.as_list("value");
     const auto count = static_cast<std::int64_t>(items.size());
+    if (depth == sizes.size() && !numbers.empty()) throw Error("numbers at different depths");
     if (depth == sizes.size())
       sizes.push_back(count);
     else if (sizes[depth] != count)
@@ -196,13 +198,28 @@ Value randint(const CallArguments& call) {
 Value randperm(const CallArguments& call) {
   const std::int64_t count = call.integer(0, "n");
   if (count < 0) throw Error(str("n is ", count, "; it must not be negative"));
-  return Value(raw::cast(lockstep::randperm(count, device_for(call)), dtype_for(call, DType::int64)));
+  const DType dtype = dtype_for(call, DType::int64);
+  // The largest n whose integers the type tells apart, as in PyTorch.
+  const std::int64_t most = dtype == DType::boolean    ? 2
+                            : dtype == DType::bfloat16 ? 257
+                            : dtype == DType::float16  ? 2049
+                            : dtype == DType::float32  ? 16777217
+                            : dtype == DType::int32    ? std::int64_t{1} << 31
+                                                       : std::numeric_limits<std::int64_t>::max();
+  if (count > most)
+    throw Error(str("n is ", count, ", and ", name_of(dtype), " cannot hold so many different integers"),
+                "give another type");
+  return Value(raw::cast(lockstep::randperm(count, device_for(call)), dtype));
 }
 
 // ---- numbers or tensors ----
 Value abs(const CallArguments& call) {
   return either(
-      call, [](const Value& x) { return is_less(x, Value(0)) ? apply_unary(scenario::Op::negate, x) : x; },
+      call,
+      [](const Value& x) {
+        if (const double* number = x.get_if<double>()) return Value(std::fabs(*number));
+        return is_less(x, Value(0)) ? apply_unary(scenario::Op::negate, x) : x;
+      },
       [](const Tensor& x) { return ops::abs(x); });
 }
 Value sqrt(const CallArguments& call) {
@@ -258,8 +275,8 @@ Value reshape(const CallArguments& call) {
 
 Value flatten(const CallArguments& call) {
   const Tensor& x = call.tensor(0, "x");
-  if (x.num_dims() == 0) return Value(ops::reshape(x, Dims{1}));
-  return Value(ops::flatten(x, dim_at(call, 1, "start", x, 0), dim_at(call, 2, "end", x, -1)));
+  const int start = dim_at(call, 1, "start", x, 0), end = dim_at(call, 2, "end", x, -1);
+  return Value(x.num_dims() == 0 ? ops::reshape(x, Dims{1}) : ops::flatten(x, start, end));
 }
 
 Value transpose(const CallArguments& call) {
@@ -301,7 +318,7 @@ Value mse_loss(const CallArguments& call) {
 Value gelu(const CallArguments& call) { return Value(ops::gelu(call.tensor(0, "x"))); }
 Value softmax(const CallArguments& call) {
   const Tensor& x = call.tensor(0, "x");
-  return Value(ops::softmax(x, x.num_dims() == 0 ? 0 : dim_at(call, 1, "dim", x, -1)));
+  return Value(ops::softmax(x, dim_at(call, 1, "dim", x, -1)));
 }
 Value cross_entropy(const CallArguments& call) {
   LossOptions options;

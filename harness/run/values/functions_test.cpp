@@ -47,6 +47,14 @@ TEST_F(Functions, CompareTensorsWithTensorsAndNumbers) {
   EXPECT_THAT(error("eq(x, zeros(4))"), HasSubstr("eq: "));
 }
 
+TEST_F(Functions, RefuseDimsThatATensorWithoutDimsLacks) {
+  EXPECT_THAT(numbers("softmax(tensor(1.0), 0)"), ElementsAre(1));
+  EXPECT_THAT(error("softmax(tensor(1.0), 3)"), HasSubstr("dim 3 is out of range"));
+  EXPECT_THAT(error("log_softmax(tensor(1.0), 1)"), HasSubstr("dim 1 is out of range"));
+  EXPECT_EQ(text_of("flatten(tensor(1.0), -1, 0).shape"), "[1]");
+  EXPECT_THAT(error("flatten(tensor(1.0), 4, 7)"), HasSubstr("dim 4 is out of range"));
+}
+
 TEST_F(Functions, ChooseByAConditionAndKeepTheTypeBesideNumbers) {
   EXPECT_THAT(numbers("where(gt(n, 0), n, 0)"), ElementsAre(3, 0, 2));
   EXPECT_THAT(numbers("where(gt(n, 0), 0.5, n)"), ElementsAre(0.5, -1, 0.5));

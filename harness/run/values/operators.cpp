@@ -35,6 +35,7 @@ std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
 }
 
 Value integer_power(std::int64_t base, std::int64_t exponent) {
+  if (base == 0 && exponent < 0) throw Error(str("0 ** ", exponent, " has no value"));
   if (exponent < 0) return Value(std::pow(static_cast<double>(base), static_cast<double>(exponent)));
   std::int64_t result = 1, square = base;
   for (std::int64_t left = exponent; left > 0;) {
@@ -88,14 +89,12 @@ Value on_numbers(Op op, double a, double b) {
     case Op::modulo:
       if (b == 0.0) throw Error(str(a, " ", name_of(op), " 0 has no value"));
       if (op == Op::divide) return Value(a / b);
-      if (op == Op::floor_divide) return Value(std::floor(a / b));
-      {
-        const double rest = std::fmod(a, b);
-        return Value(rest != 0.0 && (rest < 0.0) != (b < 0.0) ? rest + b : rest);
-      }
+      return Value(op == Op::floor_divide ? scenario::floor_quotient(a, b) : scenario::floor_rest(a, b));
     case Op::power: {
       const double result = std::pow(a, b);
-      if (std::isnan(result) && !std::isnan(a) && !std::isnan(b)) throw Error(str(a, " ** ", b, " has no value"));
+      const bool is_zero_divided = a == 0.0 && b < 0.0;
+      if (is_zero_divided || (std::isnan(result) && !std::isnan(a) && !std::isnan(b)))
+        throw Error(str(a, " ** ", b, " has no value"));
       return Value(result);
     }
     default:

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "harness/run/values/evaluate.hpp"
+#include "harness/scenario/characters.hpp"
 #include "harness/scenario/diagnostics.hpp"
 
 namespace lockstep::run {
@@ -128,8 +129,10 @@ bool glob_matches(std::string_view pattern, std::string_view text) {
       }
     }
     if (matches) {
+      const bool any = pattern[p] == '?';
       p += width;
       ++t;
+      while (any && t < text.size() && scenario::continues_character(text[t])) ++t;
     } else if (star != std::string_view::npos) {
       p = star + 1;
       t = ++resume;

@@ -133,7 +133,13 @@ nn::Structure ScenarioModule::run(std::string_view name, const nn::Inputs& input
   Value result;
   for (const scenario::NamedExpr& entry : method->body) {
     result = evaluate(*entry.value, scope);
-    if (entry.name != "return") locals.names.emplace_back(entry.name, result);
+    if (entry.name == "return") continue;
+    const auto bound = std::find_if(locals.names.begin(), locals.names.end(),
+                                    [&entry](const auto& local) { return local.first == entry.name; });
+    if (bound == locals.names.end())
+      locals.names.emplace_back(entry.name, result);
+    else
+      bound->second = result;
   }
   return to_nn(result);
 }

@@ -6,6 +6,7 @@
 #include "engine/core/checked.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "harness/run/observe/observation.hpp"
+#include "harness/scenario/characters.hpp"
 #include "harness/scenario/vocabulary.hpp"
 
 template class lockstep::scenario::OutOfLine<lockstep::run::Value::Data>;
@@ -195,7 +196,8 @@ const std::shared_ptr<const Observation>& Value::as_observation(std::string_view
 const Value* Value::find(const Key& key) const {
   for (const auto& [name, value] : as_map("the map"))
     if (name == key) return &value;
-  return nullptr;
+  // The keys of maps in the file are texts.
+  return key.integer ? find(Key(key.text)) : nullptr;
 }
 
 std::string describe(const Value& value) {
@@ -208,7 +210,8 @@ std::string describe(const Value& value) {
       return to_text(value);
     case Value::Kind::text: {
       const std::string& text = *value.get_if<std::string>();
-      return text.size() <= 60 ? str("'", text, "'") : str("'", text.substr(0, 57), "...'");
+      const std::int64_t length = scenario::num_characters(text);
+      return length <= 60 ? str("'", text, "'") : str("'", scenario::characters(text, 0, 57), "...'");
     }
     case Value::Kind::list: {
       const List& list = value.as_list("list");

@@ -161,7 +161,7 @@ class Value {
     else
       return std::get_if<T>(&data_.data);
   }
-  // The value of a map's entry. Null: no map, or no such key.
+  // The value of a map's entry. Without the integer as a key, the text of its digits is looked up. Null: no such key.
   const Value* find(const Key& key) const;
 
  private:

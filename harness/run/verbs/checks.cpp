@@ -80,9 +80,8 @@ CollectiveFilter filter_of(StepCall& call) {
   if (call.has("dtype")) filter.dtype = call.value("dtype").as_dtype("dtype");
   if (call.has("mesh")) {
     const MeshPtr mesh = call.mesh();
-    for (int axis = 0; axis < mesh->num_axes(); ++axis)
-      filter.axes.emplace_back(mesh->shape().names()[static_cast<std::size_t>(axis)], mesh->shape().size(axis));
-    if (mesh->num_axes() > 1) filter.axes.emplace_back(mesh->mesh_group().axis(), mesh->num_ranks());
+    for (int axis = 0; axis < mesh->num_axes(); ++axis) filter.groups.push_back(&mesh->group(axis));
+    if (mesh->num_axes() > 1) filter.groups.push_back(&mesh->mesh_group());
   }
   return filter;
 }

@@ -110,7 +110,7 @@ Value expect_events(StepCall& call) {
   bool silent = true;  // no event of this model, of any kind
   for (const parallel::ParallelEvent& event : window.events) {
     if (kinds.contains(event.kind)) seen.push_back(event_text(event, model.module, model.path));
-    silent = silent && path_of_owner(event.owner, model.module, model.path).empty();
+    silent = silent && path_of_owner(event, model.module, model.path).empty();
   }
   const Site site = call.site();
   // In a window without any event of the model the check is trivial.

@@ -53,13 +53,24 @@ Value deep_copy(const Value& value) {
   }
 }
 
-bool is_registered(const Tensor& tensor, const Names& names) {
-  for (const auto& [name, value] : names) {
-    const nn::ModulePtr* module = value.get_if<nn::ModulePtr>();
-    if (!module) continue;
+// Whether the tensor is a parameter of a module that the value is, or has in lists and maps.
+bool has_parameter(const Value& value, const Tensor& tensor) {
+  if (const nn::ModulePtr* module = value.get_if<nn::ModulePtr>()) {
     for (const nn::NamedParameter& entry : nn::named_parameters(*module))
       if (entry.tensor().same_as(tensor) || entry.trained().same_as(tensor)) return true;
+  } else if (value.is(Value::Kind::list)) {
+    for (const Value& item : value.as_list("a list"))
+      if (has_parameter(item, tensor)) return true;
+  } else if (value.is(Value::Kind::map)) {
+    for (const auto& [key, item] : value.as_map("a map"))
+      if (has_parameter(item, tensor)) return true;
   }
+  return false;
+}
+
+bool is_registered(const Tensor& tensor, const Names& names) {
+  for (const auto& [name, value] : names)
+    if (has_parameter(value, tensor)) return true;
   return false;
 }
 
@@ -141,13 +152,13 @@ Value set_parameter(StepCall& call) {
     throw Error(str("`parameter` must name one registered parameter, not ", found.size()));
   Tensor tensor = call.tensor("to");
   if (!is_leaf(tensor)) tensor = lockstep::detach(tensor);
-  // A tensor that is a parameter already ties the two. Any other floating tensor becomes trainable.
+  // A tensor that is a parameter already ties the two and keeps its name. Any other floating tensor becomes trainable.
   bool is_named = !tensor.name().empty();
-  if (is_floating(tensor.dtype()) && !lockstep::requires_grad(tensor) &&
-      !is_registered(tensor, call.scope.frame->names)) {
-    // A tensor with the name of a parameter is an alias, as in a state dict, and does not change itself.
-    if (std::exchange(is_named, false)) tensor = lockstep::detach(tensor);
-    lockstep::set_requires_grad(tensor, true);
+  if (!is_registered(tensor, call.scope.frame->names)) {
+    // A tensor with the name of a parameter is a copy of it or, as in a state dict, an alias, which does not change
+    // itself.
+    if (std::exchange(is_named, false) && !lockstep::requires_grad(tensor)) tensor = lockstep::detach(tensor);
+    if (is_floating(tensor.dtype()) && !lockstep::requires_grad(tensor)) lockstep::set_requires_grad(tensor, true);
   }
   found[0].owner->parameters[found[0].slot].tensor = tensor;
   if (!is_named) {

@@ -126,8 +126,16 @@ Value hook(StepCall& call) {
       if (const std::string owner = parallel::owner_of_summoned(found.tensor()); !owner.empty())
         throw Error(str("hook: the full parameters of ", owner, " are summoned, and the hook would end with them"),
                     "add it before or after summon_full_parameters");
-    for (const TensorMatch& found : parameters)
-      add_post_accumulate_hook(found.tensor(), [body](const Tensor& leaf) { body.run({{"parameter", Value(leaf)}}); });
+    const auto add = [&body](const Tensor& tensor) {
+      add_post_accumulate_hook(tensor, [body](const Tensor& leaf) { body.run({{"parameter", Value(leaf)}}); });
+    };
+    for (const TensorMatch& found : parameters) {
+      add(found.tensor());
+      if (!found.owner || found.buffer) continue;
+      // While its group is unsharded, the slot holds another tensor than the optimizer.
+      const Tensor& trained = found.owner->parameters[found.slot].trained();
+      if (!trained.same_as(found.tensor())) add(trained);
+    }
   } else if (call.has("optimizer")) {
     const OptimizerPtr optimizer = call.value("optimizer").as_optimizer("optimizer");
     const auto run = [body](optim::Optimizer&) { body.run({}); };

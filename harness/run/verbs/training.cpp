@@ -25,14 +25,11 @@ std::string name_below(const std::string& path, const Tensor& tensor) {
 }
 
 // The slot of a parameter that is given as a value: a parallel API may replace the tensor in the slot.
-TensorMatch registered_at(const Tensor& tensor, const Names& names) {
-  for (const auto& [name, value] : names) {
-    const nn::ModulePtr* module = value.get_if<nn::ModulePtr>();
-    if (!module) continue;
-    for (nn::NamedParameter& entry : nn::named_parameters(*module))
+TensorMatch registered_at(const Tensor& tensor, const std::vector<ModuleMatch>& models) {
+  for (const ModuleMatch& model : models)
+    for (nn::NamedParameter& entry : nn::named_parameters(model.module))
       if (entry.tensor().same_as(tensor) || entry.trained().same_as(tensor))
         return {entry.path, entry.owner, entry.slot, false, {}};
-  }
   return {tensor.name(), nullptr, 0, false, tensor};
 }
 
@@ -59,7 +56,8 @@ void set_option(optim::Options& options, const std::string& key, const Value& va
   }
 }
 
-optim::Group group_of(const Map& description, const optim::Options& defaults, const Names& names, std::size_t index) {
+optim::Group group_of(const Map& description, const optim::Options& defaults, const std::vector<ModuleMatch>& models,
+                      std::size_t index) {
   optim::Group group;
   group.options = defaults;
   bool found = false;
@@ -71,7 +69,7 @@ optim::Group group_of(const Map& description, const optim::Options& defaults, co
     found = true;
     const List parameters = value.is(Value::Kind::list) ? value.as_list("parameters") : List{value};
     for (const Value& item : parameters) {
-      const TensorMatch at = registered_at(item.as_tensor("a parameter of a group"), names);
+      const TensorMatch at = registered_at(item.as_tensor("a parameter of a group"), models);
       std::string name = at.path.empty() ? str("group", index, ".", group.parameters.size()) : at.path;
       group.parameters.push_back(reference_to(at, std::move(name)));
     }
@@ -98,8 +96,10 @@ Value optimizer(StepCall& call) {
       group.parameters.push_back(reference_to(at, name_below(at.path, at.tensor())));
     groups.push_back(std::move(group));
   } else {
+    // A part of a model may have a name of its own. Its parameters are named by their paths below the model.
+    const std::vector<ModuleMatch> models = outermost_modules(call.scope);
     for (const Value& description : call.list("groups"))
-      groups.push_back(group_of(description.as_map("a group"), options, call.scope.frame->names, groups.size()));
+      groups.push_back(group_of(description.as_map("a group"), options, models, groups.size()));
   }
   return Value(OptimizerPtr(optim::make_optimizer(call.text("type"), std::move(groups))));
 }

@@ -71,6 +71,10 @@ void check_range(const scenario::Step& step, std::string_view name, double numbe
   if (!why.empty()) throw Error(why);
 }
 
+[[noreturn]] void refuse_empty_list(std::string_view name) {
+  throw Error(str("`", name, "` is an empty list"), "guard the step with `when`");
+}
+
 }  // namespace
 
 std::int64_t StepCall::integer(std::string_view name) const {
@@ -95,6 +99,17 @@ std::optional<bool> StepCall::maybe_boolean(std::string_view name) const {
   return boolean(name);
 }
 
+std::string StepCall::text(std::string_view name) const {
+  const std::string found = value(name).as_text(name);
+  const scenario::VerbSpec& spec = scenario::spec_of(step.verb);
+  const std::optional<std::size_t> index = spec.index_of(name);
+  // The name of a device is checked where it is looked up, because it may have an index.
+  if (!index || spec.arguments[*index].type != scenario::ArgType::choice || name == "device") return found;
+  const std::string why = scenario::unknown_choice(spec.arguments[*index], found);
+  if (!why.empty()) throw Error(why);
+  return found;
+}
+
 std::vector<std::string> StepCall::words(std::string_view name) const {
   std::vector<std::string> result;
   const Value found = value(name);
@@ -106,7 +121,10 @@ std::vector<std::string> StepCall::words(std::string_view name) const {
 
 std::vector<ModuleMatch> StepCall::modules(std::string_view name) const {
   std::vector<ModuleMatch> result;
-  for (const std::string& path : words(name))
+  const std::vector<std::string> paths = words(name);
+  // A step needs a module to work on, while `ignored` and the lists of `prefetch` may be empty.
+  if (paths.empty() && name == "modules") refuse_empty_list(name);
+  for (const std::string& path : paths)
     for (ModuleMatch& found : find_modules(path, scope))
       if (std::none_of(result.begin(), result.end(), [&](const ModuleMatch& at) { return at.module == found.module; }))
         result.push_back(std::move(found));
@@ -115,7 +133,9 @@ std::vector<ModuleMatch> StepCall::modules(std::string_view name) const {
 
 std::vector<TensorMatch> StepCall::parameters(std::string_view name) const {
   std::vector<TensorMatch> result;
-  for (const std::string& path : words(name))
+  const std::vector<std::string> paths = words(name);
+  if (paths.empty() && name == "parameters") refuse_empty_list(name);
+  for (const std::string& path : paths)
     for (TensorMatch& found : find_parameters(path, scope))
       if (std::none_of(result.begin(), result.end(),
                        [&](const TensorMatch& at) { return at.tensor().same_as(found.tensor()); }))

@@ -37,7 +37,7 @@ struct StepCall {
   double number(std::string_view name) const;
   std::optional<double> maybe_number(std::string_view name) const;
   std::optional<bool> maybe_boolean(std::string_view name) const;
-  std::string text(std::string_view name) const { return value(name).as_text(name); }
+  std::string text(std::string_view name) const;                // of an argument with choices: one of them
   std::vector<std::string> words(std::string_view name) const;  // empty if not given
   Tensor tensor(std::string_view name) const { return value(name).as_tensor(name); }
   List list(std::string_view name) const { return value(name).as_list(name); }

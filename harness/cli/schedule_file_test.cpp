@@ -1,0 +1,66 @@
+#include "harness/cli/schedule_file.hpp"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/core/error.hpp"
+#include "harness/cli/test_support.hpp"
+
+namespace lockstep::cli {
+namespace {
+
+using namespace testing_support;
+using testing::HasSubstr;
+
+std::string refusal(const std::string& text) {
+  try {
+    schedule_file_from_text(text, "f");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+TEST(ScheduleFile, KeepsTheOptionsOfTheRun) {
+  ScheduleFile file;
+  file.scenario = "a";
+  file.case_id = "world_size=3,launch=thread,device=sim";
+  file.world_size = 3;
+  file.timeout = 7.5;
+  file.deadline = 0.5;
+  file.memory_mb = 1;
+  file.output_mb = 2;
+  const ScheduleFile read = schedule_file_from_text(to_text(file), "f");
+  EXPECT_EQ(read.case_id, file.case_id);
+  EXPECT_EQ(read.world_size, 3);
+  EXPECT_EQ(read.timeout, 7.5);
+  EXPECT_EQ(read.deadline, 0.5);
+  EXPECT_EQ(read.memory_mb, 1);
+  EXPECT_EQ(read.output_mb, 2);
+  const ScheduleFile plain = schedule_file_from_text("scenario: a\n", "f");
+  EXPECT_FALSE(plain.world_size || plain.timeout || plain.deadline || plain.memory_mb || plain.output_mb);
+}
+
+TEST(ScheduleFile, RefusesWhatIsNoNumber) {
+  for (const char* line : {"world_size: two", "world_size: 1.5", "world_size: 2000", "timeout: 0", "deadline: nan",
+                           "memory_mb: -1", "output_mb: 1e12"})
+    EXPECT_THAT(refusal(std::string("scenario: a\n") + line + "\n"), HasSubstr("f:2: `")) << line;
+}
+
+TEST(ScheduleFile, ReplayEndsAsTheRunThatWroteIt) {
+  const Home home;
+  home.add("big", "ranks: {world_size: [2]}\nsteps:\n  - let: {x: \"ones(1000, 1000)\"}\n  - expect_equal: [x, 1]\n");
+  const std::string folder = home / "my files";
+  const Ended first = lockstep(home, {"run", "big", "--schedule", "random:1", "--memory-mb", "1", "--world-size", "3",
+                                      "--schedule-files", folder});
+  EXPECT_EQ(first.code, 1) << first.out << first.err;
+  EXPECT_THAT(first.out, HasSubstr("lockstep run --schedule 'replay:" + folder + "/schedule-1'"));
+  const Ended again = lockstep(
+      home, {"run", "--schedule", "replay:" + folder + "/schedule-1", "--schedule-files", home / "other files"});
+  EXPECT_EQ(again.code, 1) << again.out << again.err;
+}
+
+}  // namespace
+}  // namespace lockstep::cli
