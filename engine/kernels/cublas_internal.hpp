@@ -1,8 +1,8 @@
 // Matrix products on a GPU by cuBLAS (internal to engine/kernels). A build without it has cublas_stand_in.cpp.
 //
 // The bits of a product depend on its sizes and flags and on the GPU, and not on the addresses of its operands: the
-// library chooses its kernel for the lowest alignment. Numbers are multiplied as they are (no TF32), one thread sums an
-// element (no split of the inner dim).
+// library chooses its kernel for the lowest alignment. Numbers are multiplied as they are (no TF32). If the library
+// splits the inner dim, the parts are added in a fixed order.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Few sums of many elements, for accelerators: many teams sum the blocks of reduce.hpp, and then a team per result adds
-// these in order (internal to engine/kernels).
+// Few sums of many elements, for accelerators (internal to engine/kernels). Many teams sum the blocks of reduce.hpp.
+// Then a team per group adds these in order, and a team per result adds the groups.
 #pragma once
 
 #include <type_traits>
@@ -41,30 +41,44 @@ struct BlockSums {
   }
 };
 
-// Adds the block sums of one result in order.
-template <class R, class C>
-struct AddBlockSums {
-  R* out;
-  const C* sums;
-  std::int64_t blocks;
-  double divisor;
+// Adds terms of a result in order: those of one group, or all. `Finish` maps the sum to what is written.
+template <class R, class T, class Finish>
+struct AddInOrder {
+  R* out;          // (results, groups)
+  const T* terms;  // (results, count)
+  std::int64_t count;
+  std::int64_t group;   // number of terms per sum
+  std::int64_t groups;  // per result
+  Finish finish;
 
   static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
-    C* const next = reinterpret_cast<C*>(team.scratch());
-    const C* const from = sums + team.index() * blocks;
-    TotalType<C> total = 0;
-    for (std::int64_t first = 0; first < blocks; first += team_slots) {
-      const std::int64_t here = blocks - first < team_slots ? blocks - first : team_slots;
+    T* const next = reinterpret_cast<T*>(team.scratch());
+    const std::int64_t result = team.index() / groups, begin = (team.index() - result * groups) * group;
+    const std::int64_t end = count - begin < group ? count : begin + group;
+    const T* const from = terms + result * count;
+    TotalType<T> total = 0;
+    for (std::int64_t first = begin; first < end; first += team_slots) {
+      const std::int64_t here = end - first < team_slots ? end - first : team_slots;
       for_each_of(team, here, [=](std::int64_t i) { next[i] = from[first + i]; });
       team.barrier();
       if (team.rank() == 0)
         for (std::int64_t i = 0; i < here; ++i) total += next[i];
       team.barrier();
     }
-    if (team.rank() == 0) out[team.index()] = finish_sum<R, C>(total, divisor);
+    if (team.rank() == 0) out[team.index()] = finish(total);
   }
+};
+
+template <class C>
+struct KeepTotal {
+  KOKKOS_FUNCTION TotalType<C> operator()(TotalType<C> total) const { return total; }
+};
+template <class R, class C>
+struct FinishSum {
+  double divisor;
+  KOKKOS_FUNCTION R operator()(TotalType<C> total) const { return finish_sum<R, C>(total, divisor); }
 };
 
 // Whether a team per result would leave most of an accelerator idle.
@@ -78,10 +92,20 @@ void sum_by_blocks(Execution on, const char* label, R* out, std::int64_t results
                    const Terms& terms) {
   const std::int64_t blocks = (count + reduce_block - 1) / reduce_block;
   const std::int64_t pieces = (blocks + team_blocks - 1) / team_blocks;
-  auto* const sums = reinterpret_cast<C*>(scratch_on(on, bounded_bytes(bounded_product(results, blocks), sizeof(C))));
+  const std::int64_t groups = (blocks + reduce_group - 1) / reduce_group;
+  using Total = TotalType<C>;
+  std::byte* const scratch = scratch_on(on, bounded_bytes(bounded_product(results, blocks + groups), sizeof(Total)));
+  auto* const totals = reinterpret_cast<Total*>(scratch);
+  auto* const sums = reinterpret_cast<C*>(totals + results * groups);
   run_portable_teams(on, label, bounded_product(results, pieces),
                      BlockSums<C, Terms>{sums, terms, count, blocks, pieces});
-  run_portable_teams(on, label, results, AddBlockSums<R, C>{out, sums, blocks, divisor});
+  const FinishSum<R, C> finish{divisor};
+  if (groups == 1)
+    return run_portable_teams(on, label, results,
+                              AddInOrder<R, C, FinishSum<R, C>>{out, sums, blocks, reduce_group, 1, finish});
+  run_portable_teams(on, label, bounded_product(results, groups),
+                     AddInOrder<Total, C, KeepTotal<C>>{totals, sums, blocks, reduce_group, groups, {}});
+  run_portable_teams(on, label, results, AddInOrder<R, Total, FinishSum<R, C>>{out, totals, groups, groups, 1, finish});
 }
 
 }  // namespace lockstep::kernels

@@ -24,13 +24,25 @@ std::byte* scratch_on(device::Execution on, std::size_t bytes);
 void forget_instances();
 int current_device();  // of the calling thread; -1 if CUDA cannot tell
 
+inline constexpr int warp = 32;
+static_assert(warp == reduce_lanes);
+
 // A team per short row has few threads, so that more rows are under way: a kernel says how long its rows are.
 template <class Kernel>
 int threads_of_team(const Kernel& kernel) {
   if constexpr (requires { kernel.row_length(); }) {
-    if (kernel.row_length() <= short_row) return 32;
+    if (kernel.row_length() <= short_row) return warp;
   }
   return 128;
+}
+
+// The less scratch memory a team has, the more teams are under way.
+template <class Kernel>
+KOKKOS_FUNCTION std::size_t scratch_of_team(const Kernel& kernel) {
+  if constexpr (requires { Kernel::has_warp_body; }) {
+    if (kernel.row_length() <= short_row) return 0;
+  }
+  return Kernel::scratch_bytes;
 }
 
 // Has Kokkos hand over the functor as the argument of the kernel. It would put one of more than 512 bytes into constant
@@ -57,14 +69,32 @@ struct DeviceTeam {
   KOKKOS_FUNCTION int size() const { return member.team_size(); }
   KOKKOS_FUNCTION void barrier() const { member.team_barrier(); }
   KOKKOS_FUNCTION std::byte* scratch() const { return memory; }
+
+  // ExchangesLanes: the value of the thread `distance` above, and of the first one.
+  KOKKOS_FUNCTION bool is_one_warp() const { return member.team_size() == warp; }
+  template <class V>
+  KOKKOS_FUNCTION V from_above(V value, int distance) const {
+    KOKKOS_IF_ON_DEVICE((return __shfl_down_sync(all_lanes, value, distance);))
+    KOKKOS_IF_ON_HOST((static_cast<void>(distance); return value;))
+  }
+  template <class V>
+  KOKKOS_FUNCTION V from_first(V value) const {
+    KOKKOS_IF_ON_DEVICE((return __shfl_sync(all_lanes, value, 0);))
+    KOKKOS_IF_ON_HOST((return value;))
+  }
+
+ private:
+  static constexpr unsigned all_lanes = 0xffffffff;
 };
 
 template <class Kernel>
 struct TeamBody {
   Kernel kernel;
   KOKKOS_FUNCTION void operator()(const DeviceTeam::Member& member) const {
-    kernel.team(DeviceTeam{member, static_cast<std::byte*>(member.team_scratch(0).get_shmem_aligned(
-                                       static_cast<std::ptrdiff_t>(Kernel::scratch_bytes), 16))});
+    const std::size_t bytes = scratch_of_team(kernel);
+    void* const scratch =
+        bytes > 0 ? member.team_scratch(0).get_shmem_aligned(static_cast<std::ptrdiff_t>(bytes), 16) : nullptr;
+    kernel.team(DeviceTeam{member, static_cast<std::byte*>(scratch)});
   }
 };
 
@@ -72,7 +102,8 @@ template <class Kernel>
 void teams(device::Execution on, const char* label, std::int64_t count, const Kernel& kernel) {
   LOCKSTEP_CHECK(count <= std::numeric_limits<int>::max(), label, ": ", count, " teams");
   Kokkos::TeamPolicy<Kokkos::Cuda> policy(instance_on(on), static_cast<int>(count), threads_of_team(kernel));
-  policy.set_scratch_size(0, Kokkos::PerTeam(static_cast<int>(Kernel::scratch_bytes) + 16));
+  if (const std::size_t bytes = scratch_of_team(kernel); bytes > 0)
+    policy.set_scratch_size(0, Kokkos::PerTeam(static_cast<int>(bytes) + 16));
   Kokkos::parallel_for(label, by_argument<Kernel>(policy), TeamBody<Kernel>{kernel});
 }
 

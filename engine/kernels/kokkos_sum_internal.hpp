@@ -42,6 +42,25 @@ template <class C>
   return joined_lanes(lane, [](auto left, auto right) { return right > left ? right : left; });
 }
 
+// BlockTotal for neighbouring columns.
+template <class C, std::int64_t width>
+class BlockTotals {
+ public:
+  [[gnu::always_inline]] inline void add(const C* block_sums, std::int64_t columns) {
+    for (std::int64_t c = 0; c < columns; ++c) group_[c] += block_sums[c];
+    if (++blocks_ % reduce_group != 0) return;
+    for (std::int64_t c = 0; c < columns; ++c) {
+      total_[c] += group_[c];
+      group_[c] = 0;
+    }
+  }
+  TotalType<C> value(std::int64_t column) const { return total_[column] + group_[column]; }
+
+ private:
+  TotalType<C> total_[width] = {}, group_[width] = {};
+  std::int64_t blocks_ = 0;
+};
+
 // The sum of one block of count <= reduce_block elements.
 template <class T>
 [[gnu::always_inline]] inline SumType<T> block_sum(const T* x, std::int64_t count) {
@@ -111,21 +130,21 @@ template <class C, class F>
 // The sum of f(i) over i < count in the order of reduce.hpp. The float64 total is rounded once to the computation type.
 template <class C, class F>
 [[gnu::always_inline]] inline C ordered_sum(std::int64_t count, const F& f) {
-  double total = 0.0;
+  BlockTotal<C> total;
   PaddedBlock<C> terms;
   for (std::int64_t begin = 0; begin < count; begin += reduce_block) {
     const std::int64_t n = count - begin < reduce_block ? count - begin : reduce_block;
     if (n % (reduce_lanes / 2) == 0) {
-      total += even_block_sum<C>(begin, n, f);
+      total.add(even_block_sum<C>(begin, n, f));
       continue;
     }
     terms.count = n;
     terms.padded = (n + reduce_lanes - 1) / reduce_lanes * reduce_lanes;
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) terms.values[i] = f(begin + i);
-    total += terms.sum();
+    total.add(terms.sum());
   }
-  return static_cast<C>(total);
+  return static_cast<C>(total.value());
 }
 
 // The largest f(i) over i < count, for count > 0. The order of the comparisons does not change it.

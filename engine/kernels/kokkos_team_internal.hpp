@@ -45,6 +45,23 @@ using SumType = std::conditional_t<std::is_integral_v<T>, std::int64_t, ComputeT
 template <class C>
 using TotalType = std::conditional_t<std::is_integral_v<C>, std::int64_t, double>;
 
+// The sum over blocks: add() takes the block sums in order.
+template <class C>
+class BlockTotal {
+ public:
+  KOKKOS_FORCEINLINE_FUNCTION void add(C block_sum) {
+    group_ += block_sum;
+    if (++blocks_ % reduce_group != 0) return;
+    total_ += group_;
+    group_ = 0;
+  }
+  KOKKOS_FORCEINLINE_FUNCTION TotalType<C> value() const { return total_ + group_; }
+
+ private:
+  TotalType<C> total_ = 0, group_ = 0;
+  std::int64_t blocks_ = 0;
+};
+
 // Blocks that a team sums at a time, and values that it compares at a time.
 inline constexpr std::int64_t team_blocks = 8;
 inline constexpr std::int64_t team_slots = team_blocks * reduce_lanes;
@@ -81,6 +98,62 @@ KOKKOS_FUNCTION void add_lanes(const Team& team, C* lanes, std::int64_t blocks) 
   team.barrier();
 }
 
+// The sum of f(i) for i = first, first + reduce_lanes, ... < end, in order. Several terms are read at a time.
+template <class C, class F>
+KOKKOS_FORCEINLINE_FUNCTION C lane_sum(std::int64_t first, std::int64_t end, const F& f) {
+  constexpr int at_once = 16;
+  C sum = 0;
+  std::int64_t i = first;
+  for (; i + (at_once - 1) * reduce_lanes < end; i += at_once * reduce_lanes) {
+    C terms[at_once];
+    for (int k = 0; k < at_once; ++k) terms[k] = f(i + k * reduce_lanes);
+    for (int k = 0; k < at_once; ++k) sum += terms[k];
+  }
+  for (; i < end; i += reduce_lanes) sum += f(i);
+  return sum;
+}
+
+// A team on a GPU: the threads of a warp are the lanes of a block, and exchange values without memory. What the host
+// has for teams does not.
+template <class Team>
+concept ExchangesLanes = requires(const Team& team) {
+  team.is_one_warp();
+};
+
+template <class C, class Team>
+KOKKOS_FORCEINLINE_FUNCTION C warp_tree(const Team& team, C lane) {
+  for (int half = reduce_lanes / 2; half > 0; half /= 2) lane = lane + team.from_above(lane, half);
+  return team.from_first(lane);
+}
+template <class C, class Team, class F>
+KOKKOS_FUNCTION TotalType<C> warp_total(const Team& team, std::int64_t count, const F& f) {
+  BlockTotal<C> total;
+  for (std::int64_t first = 0; first < count; first += reduce_block) {
+    const std::int64_t end = count - first < reduce_block ? count : first + reduce_block;
+    total.add(warp_tree(team, lane_sum<C>(first + team.rank(), end, f)));
+  }
+  team.barrier();
+  return total.value();
+}
+template <class C, class Team>
+KOKKOS_FORCEINLINE_FUNCTION C largest_of_lanes(const Team& team, C best) {
+  for (int half = reduce_lanes / 2; half > 0; half /= 2) {
+    const C other = team.from_above(best, half);
+    best = other > best ? other : best;
+  }
+  return team.from_first(best);
+}
+template <class C, class Team, class F>
+KOKKOS_FUNCTION C warp_largest(const Team& team, std::int64_t count, const F& f) {
+  C best = f(0);
+  for (std::int64_t i = team.rank(); i < count; i += team.size()) {
+    const C x = f(i);
+    best = x > best ? x : best;
+  }
+  team.barrier();
+  return largest_of_lanes(team, best);
+}
+
 // The sums of f(i) over the blocks of reduce.hpp from element `first` on, at most team_blocks of them, of i < count.
 // Returns their number; the sum of block b is in lanes[b * reduce_lanes] of the scratch memory. Ends with a barrier.
 template <class C, class Team, class F>
@@ -89,29 +162,41 @@ KOKKOS_FUNCTION std::int64_t team_block_sums(const Team& team, std::int64_t firs
   C* const lanes = reinterpret_cast<C*>(team.scratch());
   const std::int64_t left = (count - first + reduce_block - 1) / reduce_block;
   const std::int64_t blocks = left < team_blocks ? left : team_blocks;
-  for_each_of(team, blocks * reduce_lanes, [&](std::int64_t i) {
-    const std::int64_t block = i / reduce_lanes;
-    const std::int64_t begin = first + block * reduce_block;
-    const std::int64_t end = count - begin < reduce_block ? count : begin + reduce_block;
-    C sum = 0;
-    for (std::int64_t j = begin + (i - block * reduce_lanes); j < end; j += reduce_lanes) sum += f(j);
-    lanes[i] = sum;
-  });
-  add_lanes<1>(team, lanes, blocks);
+  if constexpr (ExchangesLanes<Team>) {
+    const std::int64_t lane = team.rank() % reduce_lanes, warps = team.size() / reduce_lanes;
+    for (std::int64_t block = team.rank() / reduce_lanes; block < blocks; block += warps) {
+      const std::int64_t begin = first + block * reduce_block;
+      const std::int64_t end = count - begin < reduce_block ? count : begin + reduce_block;
+      const C sum = warp_tree(team, lane_sum<C>(begin + lane, end, f));
+      if (lane == 0) lanes[block * reduce_lanes] = sum;
+    }
+    team.barrier();
+  } else {
+    for_each_of(team, blocks * reduce_lanes, [&](std::int64_t i) {
+      const std::int64_t block = i / reduce_lanes;
+      const std::int64_t begin = first + block * reduce_block;
+      const std::int64_t end = count - begin < reduce_block ? count : begin + reduce_block;
+      lanes[i] = lane_sum<C>(begin + (i - block * reduce_lanes), end, f);
+    });
+    add_lanes<1>(team, lanes, blocks);
+  }
   return blocks;
 }
 
 // The sum of f(i) over i < count in the order of reduce.hpp, before it is rounded to C. Ends with a barrier.
 template <class C, class Team, class F>
 KOKKOS_FUNCTION TotalType<C> team_total(const Team& team, std::int64_t count, const F& f) {
+  if constexpr (ExchangesLanes<Team>) {
+    if (team.is_one_warp()) return warp_total<C>(team, count, f);
+  }
   const C* const lanes = reinterpret_cast<const C*>(team.scratch());
-  TotalType<C> total = 0;
+  BlockTotal<C> total;
   for (std::int64_t first = 0; first < count; first += team_blocks * reduce_block) {
     const std::int64_t blocks = team_block_sums<C>(team, first, count, f);
-    for (std::int64_t block = 0; block < blocks; ++block) total += lanes[block * reduce_lanes];
+    for (std::int64_t block = 0; block < blocks; ++block) total.add(lanes[block * reduce_lanes]);
     team.barrier();
   }
-  return total;
+  return total.value();
 }
 template <class C, class Team, class F>
 KOKKOS_FUNCTION C team_sum(const Team& team, std::int64_t count, const F& f) {
@@ -123,6 +208,9 @@ KOKKOS_FUNCTION C team_sum(const Team& team, std::int64_t count, const F& f) {
 template <class C, class Team, class F>
 KOKKOS_FUNCTION C team_largest(const Team& team, std::int64_t count, const F& f) {
   static_assert(sizeof(C) <= sizeof(double));
+  if constexpr (ExchangesLanes<Team>) {
+    if (team.is_one_warp()) return warp_largest<C>(team, count, f);
+  }
   C* const slots = reinterpret_cast<C*>(team.scratch());
   for_each_of(team, team_slots, [&](std::int64_t slot) {
     C best = f(0);

@@ -1,6 +1,6 @@
 // The gradients of the weights of norms: sums over the rows, per column.
 #include "engine/core/checked.hpp"
-#include "engine/kernels/kokkos_launch_internal.hpp"
+#include "engine/kernels/kokkos_sum_internal.hpp"
 #include "engine/kernels/math_internal.hpp"
 #include "engine/kernels/normalize.hpp"
 
@@ -80,13 +80,13 @@ struct NormWeightTotals {
   std::int64_t length;
   std::int64_t blocks;
   KOKKOS_FUNCTION void portable(std::int64_t column) const {
-    double weight = 0.0, bias = 0.0;
+    BlockTotal<C> weight, bias;
     for (std::int64_t block = 0; block < blocks; ++block) {
-      weight += sums[2 * block * length + column];
-      bias += sums[(2 * block + 1) * length + column];
+      weight.add(sums[2 * block * length + column]);
+      bias.add(sums[(2 * block + 1) * length + column]);
     }
-    if (weight_grad) weight_grad[column] = static_cast<T>(static_cast<C>(weight));
-    if (bias_grad) bias_grad[column] = static_cast<T>(static_cast<C>(bias));
+    if (weight_grad) weight_grad[column] = static_cast<T>(static_cast<C>(weight.value()));
+    if (bias_grad) bias_grad[column] = static_cast<T>(static_cast<C>(bias.value()));
   }
 };
 
@@ -135,9 +135,8 @@ struct NormWeights {
   void operator()(std::int64_t strip) const {
     const std::int64_t begin = strip * width;
     const std::int64_t columns = length - begin < width ? length - begin : width;
-    double weight_total[width], bias_total[width];
+    BlockTotals<C, width> weight_total, bias_total;
     C weight_sum[width], bias_sum[width];
-    for (std::int64_t c = 0; c < columns; ++c) weight_total[c] = bias_total[c] = 0.0;
     for (std::int64_t first = 0; first < num_rows; first += reduce_block) {
       const std::int64_t end = num_rows - first < reduce_block ? num_rows : first + reduce_block;
       for (std::int64_t c = 0; c < columns; ++c) weight_sum[c] = bias_sum[c] = C(0);
@@ -145,14 +144,12 @@ struct NormWeights {
       for (; row + rows_at_once <= end; row += rows_at_once)
         add_rows<rows_at_once>(row, begin, columns, weight_sum, bias_sum);
       for (; row < end; ++row) add_rows<1>(row, begin, columns, weight_sum, bias_sum);
-      for (std::int64_t c = 0; c < columns; ++c) {
-        weight_total[c] += weight_sum[c];
-        bias_total[c] += bias_sum[c];
-      }
+      weight_total.add(weight_sum, columns);
+      bias_total.add(bias_sum, columns);
     }
     for (std::int64_t c = 0; c < columns; ++c) {
-      if (weight_grad) weight_grad[begin + c] = static_cast<T>(static_cast<C>(weight_total[c]));
-      if (bias_grad) bias_grad[begin + c] = static_cast<T>(static_cast<C>(bias_total[c]));
+      if (weight_grad) weight_grad[begin + c] = static_cast<T>(static_cast<C>(weight_total.value(c)));
+      if (bias_grad) bias_grad[begin + c] = static_cast<T>(static_cast<C>(bias_total.value(c)));
     }
   }
 };

@@ -28,8 +28,8 @@ void norm(Execution on, const NormRows& rows, const View& out, const View& mean,
 void norm_backward(Execution on, const NormRows& rows, const View& out, const View& grad, const View& x,
                    const View& mean, const View& rstd, const View& weight);
 // Sums over the rows: grad * (x - mean) * rstd into `weight_grad`, grad into `bias_grad`; either may have no data. The
-// rows of a column are added in order within blocks of 1024 rows, and the blocks in a float64. This order comes closest
-// to the traces in scenarios/golden/. It needs no lanes, because the loop over the columns vectorises.
+// rows of a column are added in order within blocks of 1024 rows, and the blocks as in reduce.hpp. This order comes
+// closest to the traces in scenarios/golden/. It needs no lanes, because the loop over the columns vectorises.
 void norm_backward_weights(Execution on, const NormRows& rows, const View& weight_grad, const View& bias_grad,
                            const View& grad, const View& x, const View& mean, const View& rstd);
 

@@ -20,7 +20,8 @@ struct RowTerms {
     const T* x;
     Rows<1> reduced;
     KOKKOS_FUNCTION SumType<T> operator()(std::int64_t i) const {
-      return static_cast<SumType<T>>(static_cast<ComputeType<T>>(x[RowElement<1>(reduced, i).at[0]]));
+      const bool is_row = reduced.unit && reduced.num_outer == 0;
+      return static_cast<SumType<T>>(static_cast<ComputeType<T>>(x[is_row ? i : RowElement<1>(reduced, i).at[0]]));
     }
   };
   KOKKOS_FUNCTION Elements of_result(std::int64_t result) const {
@@ -50,6 +51,8 @@ struct RowSum {
   double divisor;
 
   static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  KOKKOS_FUNCTION std::int64_t row_length() const { return count; }
+  static constexpr bool has_warp_body = true;  // team_total
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     using C = SumType<T>;
@@ -65,11 +68,11 @@ struct RowSum {
       x += element_offset(row % kept.sizes[dim], kept.strides[1][dim]);
       row /= kept.sizes[dim];
     }
-    TotalType<C> total = 0;
+    BlockTotal<C> total;
     for (std::int64_t begin = 0; begin < count; begin += reduce_block) {
       const std::int64_t n = count - begin < reduce_block ? count - begin : reduce_block;
       if (reduced.num_outer == 0 && reduced.step[0] == 1) {
-        total += block_sum(x + begin, n);
+        total.add(block_sum(x + begin, n));
         continue;
       }
       T gathered[reduce_block];
@@ -86,13 +89,14 @@ struct RowSum {
         for (std::int64_t j = 0; j < stop; ++j) gathered[i + j] = from[j * reduced.step[0]];
         i += stop;
       }
-      total += block_sum(gathered, n);
+      total.add(block_sum(gathered, n));
     }
-    out[index] = finish_sum<R, C>(total, divisor);
+    out[index] = finish_sum<R, C>(total.value(), divisor);
   }
 };
 
-// Computes neighbouring results whose elements are also neighbours. Each of the lanes holds a vector of columns.
+// Computes neighbouring results whose elements are also neighbours, on the host. Each of the lanes holds a vector of
+// columns.
 template <class R, class T>
 struct ColumnSum {
   static constexpr std::int64_t width = 64;
@@ -103,36 +107,6 @@ struct ColumnSum {
   std::int64_t count;
   double divisor;
 
-  // A team sums `team_width` columns. Its threads read neighbouring columns of a lane.
-  static constexpr std::int64_t team_width = 8;
-  static constexpr std::size_t lanes_bytes = sizeof(SumType<T>[reduce_lanes][team_width]);
-  static constexpr std::size_t scratch_bytes = lanes_bytes + sizeof(double[team_width]);
-  template <class Team>
-  KOKKOS_FUNCTION void team(const Team& team) const {
-    using C = SumType<T>;
-    const std::int64_t strips = (kept.length + team_width - 1) / team_width;
-    const std::int64_t row = team.index() / strips, begin = (team.index() - row * strips) * team_width;
-    const std::int64_t first_result = row * kept.length + begin;
-    const std::int64_t columns = kept.length - begin < team_width ? kept.length - begin : team_width;
-    const T* const x = a + RowElement<2>(kept, first_result).at[1];
-    C* const lanes = reinterpret_cast<C*>(team.scratch());
-    auto* const totals = reinterpret_cast<TotalType<C>*>(team.scratch() + lanes_bytes);
-    for_each_of(team, columns, [=](std::int64_t c) { totals[c] = 0; });
-    for (std::int64_t first = 0; first < count; first += reduce_block) {
-      const std::int64_t end = count - first < reduce_block ? count : first + reduce_block;
-      for_each_of(team, reduce_lanes * team_width, [&](std::int64_t i) {
-        const std::int64_t lane = i / team_width, c = i - lane * team_width;
-        C sum = 0;
-        for (std::int64_t j = first + lane; c < columns && j < end; j += reduce_lanes)
-          sum += static_cast<C>(static_cast<ComputeType<T>>(x[RowElement<1>(reduced, j).at[0] + c]));
-        lanes[i] = sum;
-      });
-      add_lanes<team_width>(team, lanes, 1);
-      for_each_of(team, columns, [=](std::int64_t c) { totals[c] += lanes[c]; });
-      team.barrier();
-    }
-    for_each_of(team, columns, [&](std::int64_t c) { out[first_result + c] = finish_sum<R, C>(totals[c], divisor); });
-  }
   void operator()(std::int64_t index) const {
     using C = SumType<T>;
     const std::int64_t strips = (kept.length + width - 1) / width;
@@ -145,7 +119,7 @@ struct ColumnSum {
       x += element_offset(row % kept.sizes[dim], kept.strides[1][dim]);
       row /= kept.sizes[dim];
     }
-    TotalType<C> total[width] = {};
+    BlockTotals<C, width> total;
     C lane[reduce_lanes][width];
     for (std::int64_t first = 0; first < count; first += reduce_block) {
       const std::int64_t n = count - first < reduce_block ? count - first : reduce_block;
@@ -166,11 +140,86 @@ struct ColumnSum {
       for (std::int64_t half = used / 2; half > 0; half /= 2)
         for (std::int64_t l = 0; l < half; ++l)
           for (std::int64_t c = 0; c < width; ++c) lane[l][c] += lane[l + half][c];
-      for (std::int64_t c = 0; c < width; ++c) total[c] += lane[0][c];
+      total.add(lane[0], width);
     }
-    for (std::int64_t c = 0; c < columns; ++c) to[c] = finish_sum<R, C>(total[c], divisor);
+    for (std::int64_t c = 0; c < columns; ++c) to[c] = finish_sum<R, C>(total.value(c), divisor);
   }
 };
+
+// The same for accelerators: a team sums one block of `width` columns. Its threads read neighbouring columns of a lane.
+template <class R, class T>
+struct ColumnBlocks {
+  static constexpr std::int64_t width = 8;
+  R* out;            // written if there is one block
+  SumType<T>* sums;  // (blocks, results); written otherwise
+  const T* a;
+  Rows<2> kept;
+  Rows<1> reduced;
+  std::int64_t count;
+  double divisor;
+  std::int64_t num_strips() const { return kept.num_rows * ((kept.length + width - 1) / width); }
+
+  static constexpr std::size_t scratch_bytes = sizeof(SumType<T>[reduce_lanes][width]);
+  template <class Team>
+  KOKKOS_FUNCTION void team(const Team& team) const {
+    using C = SumType<T>;
+    const std::int64_t strips_of_row = (kept.length + width - 1) / width, strips = kept.num_rows * strips_of_row;
+    const std::int64_t block = team.index() / strips, strip = team.index() - block * strips;
+    const std::int64_t row = strip / strips_of_row, begin = (strip - row * strips_of_row) * width;
+    const std::int64_t first_result = row * kept.length + begin;
+    const std::int64_t columns = kept.length - begin < width ? kept.length - begin : width;
+    const std::int64_t first = block * reduce_block;
+    const std::int64_t end = count - first < reduce_block ? count : first + reduce_block;
+    const T* const x = a + RowElement<2>(kept, first_result).at[1];
+    C* const lanes = reinterpret_cast<C*>(team.scratch());
+    for_each_of(team, reduce_lanes * width, [&](std::int64_t i) {
+      const std::int64_t lane = i / width, c = i - lane * width;
+      const auto term = [&](std::int64_t j) {
+        return static_cast<C>(static_cast<ComputeType<T>>(x[RowElement<1>(reduced, j).at[0] + c]));
+      };
+      lanes[i] = c < columns ? lane_sum<C>(first + lane, end, term) : C(0);
+    });
+    add_lanes<width>(team, lanes, 1);
+    C* const to = sums + block * kept.num_rows * kept.length;
+    for_each_of(team, columns, [&](std::int64_t c) {
+      if (count <= reduce_block)
+        out[first_result + c] = finish_sum<R, C>(lanes[c], divisor);
+      else
+        to[first_result + c] = lanes[c];
+    });
+  }
+};
+
+template <class R, class C>
+struct ColumnTotals {
+  R* out;
+  const C* sums;  // (blocks, results)
+  std::int64_t results;
+  std::int64_t blocks;
+  double divisor;
+  KOKKOS_FUNCTION void portable(std::int64_t result) const {
+    BlockTotal<C> total;
+    for (std::int64_t block = 0; block < blocks; ++block) total.add(sums[block * results + result]);
+    out[result] = finish_sum<R, C>(total.value(), divisor);
+  }
+};
+
+template <class R, class T>
+void sum_columns(Execution on, R* out, const T* a, const Rows<2>& kept, const Rows<1>& reduced, std::int64_t count,
+                 double divisor) {
+  constexpr const char* label = "lockstep::sum";
+  if (on.space == Space::host) {
+    const std::int64_t strips = (kept.length + ColumnSum<R, T>::width - 1) / ColumnSum<R, T>::width;
+    return run_on_host(label, kept.num_rows * strips, ColumnSum<R, T>{out, a, kept, reduced, count, divisor});
+  }
+  using C = SumType<T>;
+  const std::int64_t results = kept.num_rows * kept.length, blocks = (count + reduce_block - 1) / reduce_block;
+  const std::size_t bytes = blocks == 1 ? 0 : bounded_bytes(bounded_product(results, blocks), sizeof(C));
+  auto* const sums = bytes == 0 ? nullptr : reinterpret_cast<C*>(scratch_on(on, bytes));
+  const ColumnBlocks<R, T> of_blocks{out, sums, a, kept, reduced, count, divisor};
+  run_portable_teams(on, label, bounded_product(blocks, of_blocks.num_strips()), of_blocks);
+  if (blocks != 1) run_portable(on, label, results, ColumnTotals<R, C>{out, sums, results, blocks, divisor});
+}
 
 template <class T>
 struct SquaredDifferenceSum {
@@ -188,7 +237,7 @@ struct SquaredDifferenceSum {
   }
   void operator()(std::int64_t) const {
     using C = ComputeType<T>;
-    double total = 0;
+    BlockTotal<C> total;
     for (std::int64_t begin = 0; begin < count; begin += reduce_block) {
       const std::int64_t n = count - begin < reduce_block ? count - begin : reduce_block;
       C squares[reduce_block];
@@ -196,9 +245,9 @@ struct SquaredDifferenceSum {
         const C difference = static_cast<C>(a[begin + i]) - static_cast<C>(b[begin + i]);
         squares[i] = difference * difference;
       }
-      total += block_sum(squares, n);
+      total.add(block_sum(squares, n));
     }
-    *out = finish_sum<T, C>(total, divisor);
+    *out = finish_sum<T, C>(total.value(), divisor);
   }
 };
 
@@ -250,10 +299,7 @@ void sum(Execution on, const View& out, const View& a, int num_reduced, double d
     R* const to = data_of<R>(out);
     const T* const from = data_of<const T>(a);
     if (columns) {
-      const std::int64_t strips = (kept.length + ColumnSum<R, T>::width - 1) / ColumnSum<R, T>::width;
-      const std::int64_t teams = (kept.length + ColumnSum<R, T>::team_width - 1) / ColumnSum<R, T>::team_width;
-      run_teams(on, "lockstep::sum", kept.num_rows * strips, ColumnSum<R, T>{to, from, kept, reduced, count, divisor},
-                kept.num_rows * teams);
+      sum_columns(on, to, from, kept, reduced, count, divisor);
     } else if (suits_block_sums(on, results, count)) {
       sum_by_blocks<R, SumType<T>>(on, "lockstep::sum", to, results, count, divisor, RowTerms<T>{from, kept, reduced});
     } else {
