@@ -21,8 +21,8 @@ struct KeptBack {
   Tensor sum;
   std::function<void()> forget;
 };
-void keep_back(const Tensor& leaf,
-               KeptBack gradients);         // replaces what was kept back before, without a call of `forget`
+// Replaces what was kept back before, without a call of its `forget`.
+void keep_back(const Tensor& leaf, KeptBack gradients);
 Tensor kept_back_grad(const Tensor& leaf);  // KeptBack::sum; undefined when there is none
 void forget_kept_back(const Tensor& leaf);
 

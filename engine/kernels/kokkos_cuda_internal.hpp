@@ -36,15 +36,6 @@ int threads_of_team(const Kernel& kernel) {
   return 128;
 }
 
-// The less scratch memory a team has, the more teams are under way.
-template <class Kernel>
-KOKKOS_FUNCTION std::size_t scratch_of_team(const Kernel& kernel) {
-  if constexpr (requires { Kernel::has_warp_body; }) {
-    if (kernel.row_length() <= short_row) return 0;
-  }
-  return Kernel::scratch_bytes;
-}
-
 // Has Kokkos hand over the functor as the argument of the kernel. It would put one of more than 512 bytes into constant
 // memory, whose last kernel the host waits for.
 template <class Functor, class Policy>
@@ -91,10 +82,8 @@ template <class Kernel>
 struct TeamBody {
   Kernel kernel;
   KOKKOS_FUNCTION void operator()(const DeviceTeam::Member& member) const {
-    const std::size_t bytes = scratch_of_team(kernel);
-    void* const scratch =
-        bytes > 0 ? member.team_scratch(0).get_shmem_aligned(static_cast<std::ptrdiff_t>(bytes), 16) : nullptr;
-    kernel.team(DeviceTeam{member, static_cast<std::byte*>(scratch)});
+    kernel.team(DeviceTeam{member, static_cast<std::byte*>(member.team_scratch(0).get_shmem_aligned(
+                                       static_cast<std::ptrdiff_t>(Kernel::scratch_bytes), 16))});
   }
 };
 
@@ -102,8 +91,7 @@ template <class Kernel>
 void teams(device::Execution on, const char* label, std::int64_t count, const Kernel& kernel) {
   LOCKSTEP_CHECK(count <= std::numeric_limits<int>::max(), label, ": ", count, " teams");
   Kokkos::TeamPolicy<Kokkos::Cuda> policy(instance_on(on), static_cast<int>(count), threads_of_team(kernel));
-  if (const std::size_t bytes = scratch_of_team(kernel); bytes > 0)
-    policy.set_scratch_size(0, Kokkos::PerTeam(static_cast<int>(bytes) + 16));
+  policy.set_scratch_size(0, Kokkos::PerTeam(static_cast<int>(Kernel::scratch_bytes) + 16));
   Kokkos::parallel_for(label, by_argument<Kernel>(policy), TeamBody<Kernel>{kernel});
 }
 

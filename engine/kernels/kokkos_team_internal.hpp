@@ -135,14 +135,6 @@ KOKKOS_FUNCTION TotalType<C> warp_total(const Team& team, std::int64_t count, co
   team.barrier();
   return total.value();
 }
-template <class C, class Team>
-KOKKOS_FORCEINLINE_FUNCTION C largest_of_lanes(const Team& team, C best) {
-  for (int half = reduce_lanes / 2; half > 0; half /= 2) {
-    const C other = team.from_above(best, half);
-    best = other > best ? other : best;
-  }
-  return team.from_first(best);
-}
 template <class C, class Team, class F>
 KOKKOS_FUNCTION C warp_largest(const Team& team, std::int64_t count, const F& f) {
   C best = f(0);
@@ -150,8 +142,12 @@ KOKKOS_FUNCTION C warp_largest(const Team& team, std::int64_t count, const F& f)
     const C x = f(i);
     best = x > best ? x : best;
   }
+  for (int half = reduce_lanes / 2; half > 0; half /= 2) {
+    const C other = team.from_above(best, half);
+    best = other > best ? other : best;
+  }
   team.barrier();
-  return largest_of_lanes(team, best);
+  return team.from_first(best);
 }
 
 // The sums of f(i) over the blocks of reduce.hpp from element `first` on, at most team_blocks of them, of i < count.

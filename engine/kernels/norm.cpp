@@ -24,12 +24,9 @@ struct Norm {
   C eps;
   bool centred;
   static constexpr std::size_t scratch_bytes = sum_scratch_bytes + TeamRow<C, T>::scratch_bytes;
-  KOKKOS_FUNCTION std::int64_t row_length() const { return length; }
+  std::int64_t row_length() const { return length; }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
-    if constexpr (ExchangesLanes<Team>) {
-      if (team.is_one_warp()) return warp(team);
-    }
     const std::int64_t row = team.index(), n = length;
     const TeamRow<C, T> from(team, x + row * n, n, sum_scratch_bytes);
     T* const to = out + row * n;
@@ -40,31 +37,16 @@ struct Norm {
       return off * off;
     });
     const C rstd = C(1) / std::sqrt(squares / count + eps);
-    for_each_of(team, n, [&](std::int64_t i) { to[i] = scaled((from(i) - mean) * rstd, i); });
-    if (team.rank() == 0) write_statistics(row, mean, rstd);
-  }
-  static constexpr bool has_warp_body = true;
-  template <class Team>
-  KOKKOS_FUNCTION void warp(const Team& team) const {
-    const std::int64_t row = team.index();
-    LaneRow<C> from(team, x + row * length, length);
-    T* const to = out + row * length;
-    const C count = static_cast<C>(length);
-    const C mean = centred ? from.sum(team, [](int, C& value) { return value; }) / count : C(0);
-    const C squares = from.sum(team, [=](int, C& value) {
-      value -= mean;
-      return value * value;
+    for_each_of(team, n, [&](std::int64_t i) {
+      const C off = (from(i) - mean) * rstd;
+      if (weight && bias)
+        to[i] = static_cast<T>(math::fma(off, static_cast<C>(weight[i]), static_cast<C>(bias[i])));
+      else if (weight)
+        to[i] = static_cast<T>(off * static_cast<C>(weight[i]));
+      else
+        to[i] = static_cast<T>(off + (bias ? static_cast<C>(bias[i]) : C(0)));
     });
-    const C rstd = C(1) / std::sqrt(squares / count + eps);
-    from.each([&](int i, C& off) { to[i] = scaled(off * rstd, i); });
-    if (team.rank() == 0) write_statistics(row, mean, rstd);
-  }
-  KOKKOS_FORCEINLINE_FUNCTION T scaled(C off, std::int64_t i) const {
-    if (weight && bias) return static_cast<T>(math::fma(off, static_cast<C>(weight[i]), static_cast<C>(bias[i])));
-    if (weight) return static_cast<T>(off * static_cast<C>(weight[i]));
-    return static_cast<T>(off + (bias ? static_cast<C>(bias[i]) : C(0)));
-  }
-  KOKKOS_FUNCTION void write_statistics(std::int64_t row, C mean, C rstd) const {
+    if (team.rank() != 0) return;
     if (centred) means[row] = mean;
     rstds[row] = rstd;
   }
@@ -116,12 +98,9 @@ struct NormBackward {
   bool centred;
 
   static constexpr std::size_t scratch_bytes = sum_scratch_bytes + 2 * TeamRow<C, T>::scratch_bytes;
-  KOKKOS_FUNCTION std::int64_t row_length() const { return length; }
+  std::int64_t row_length() const { return length; }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
-    if constexpr (ExchangesLanes<Team>) {
-      if (team.is_one_warp()) return warp(team);
-    }
     const std::int64_t row = team.index(), n = length;
     const TeamRow<C, T> dy(team, grad + row * n, n, sum_scratch_bytes);
     const TeamRow<C, T> from(team, x + row * n, n, sum_scratch_bytes + TeamRow<C, T>::scratch_bytes);
@@ -137,23 +116,6 @@ struct NormBackward {
     for_each_of(team, n, [&](std::int64_t i) {
       to[i] = static_cast<T>(math::fma(slope, from(i), rstd * dy(i) * w(i)) + level);
     });
-  }
-  static constexpr bool has_warp_body = true;
-  template <class Team>
-  KOKKOS_FUNCTION void warp(const Team& team) const {
-    const std::int64_t row = team.index();
-    LaneRow<C> dy(team, grad + row * length, length), from(team, x + row * length, length);
-    T* const to = out + row * length;
-    const T* const weights = weight;
-    const auto w = [weights](int i) { return weights ? static_cast<C>(weights[i]) : C(1); };
-    const C inverse = C(1) / static_cast<C>(length);
-    const C mean = centred ? means[row] : C(0), rstd = rstds[row];
-    const C dot = dy.sum_with(team, from, [&](int i, C& g, C& value) { return g * value * w(i); });
-    const C total = centred ? dy.sum(team, [&](int i, C& g) { return g * w(i); }) : C(0);
-    const C slope = math::fma(total, mean, -dot) * rstd * rstd * rstd * inverse;
-    const C level = math::fma(-slope, mean, -(total * rstd * inverse));
-    dy.each_with(
-        from, [&](int i, C& g, C& value) { to[i] = static_cast<T>(math::fma(slope, value, rstd * g * w(i)) + level); });
   }
 
   // The gradient of a normalised element is w(i) times the gradient of the result.

@@ -51,8 +51,7 @@ struct RowSum {
   double divisor;
 
   static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
-  KOKKOS_FUNCTION std::int64_t row_length() const { return count; }
-  static constexpr bool has_warp_body = true;  // team_total
+  std::int64_t row_length() const { return count; }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     using C = SumType<T>;

@@ -18,38 +18,28 @@ struct Softmax {
   std::int64_t length;
   bool logarithm;
   static constexpr std::size_t scratch_bytes = sum_scratch_bytes + TeamRow<ComputeType<T>, T>::scratch_bytes;
-  KOKKOS_FUNCTION std::int64_t row_length() const { return length; }
+  std::int64_t row_length() const { return length; }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     using C = ComputeType<T>;
-    if constexpr (ExchangesLanes<Team>) {
-      if (team.is_one_warp()) return warp(team);
-    }
     const std::int64_t row = team.index(), n = length;
     const TeamRow<C, T> x(team, a + row * n, n, sum_scratch_bytes);
     T* const to = out + row * n;
     const C top = team_largest<C>(team, n, x);
-    const C sum = team_sum<C>(team, n, [=](std::int64_t i) { return math::exp(x(i) - top); });
+    const bool keeps = x.is_copied() && !logarithm;  // each exponential is then computed once
+    const C sum = team_sum<C>(team, n, [=](std::int64_t i) {
+      const C power = math::exp(x(i) - top);
+      if (keeps) x.replace(i, power);
+      return power;
+    });
     const C log_sum = logarithm ? math::log(sum) : C(0), inverse = C(1) / sum;
     for_each_of(team, n, [&](std::int64_t i) {
-      const C off = x(i) - top;
-      to[i] = static_cast<T>(logarithm ? off - log_sum : math::exp(off) * inverse);
+      const C value = x(i);
+      if (logarithm)
+        to[i] = static_cast<T>((value - top) - log_sum);
+      else
+        to[i] = static_cast<T>((keeps ? value : math::exp(value - top)) * inverse);
     });
-  }
-  static constexpr bool has_warp_body = true;
-  template <class Team>
-  KOKKOS_FUNCTION void warp(const Team& team) const {
-    using C = ComputeType<T>;
-    LaneRow<C> row(team, a + team.index() * length, length);
-    T* const to = out + team.index() * length;
-    const C top = row.largest(team);
-    if (logarithm) {
-      const C log_sum = math::log(row.sum(team, [=](int, C& x) { return math::exp(x -= top); }));
-      row.each([=](int i, C& off) { to[i] = static_cast<T>(off - log_sum); });
-    } else {
-      const C inverse = C(1) / row.sum(team, [=](int, C& x) { return x = math::exp(x - top); });
-      row.each([=](int i, C& power) { to[i] = static_cast<T>(power * inverse); });
-    }
   }
   void operator()(std::int64_t row) const {
     using C = ComputeType<T>;
@@ -98,13 +88,10 @@ struct SoftmaxBackward {
   std::int64_t length;
   bool logarithm;
   static constexpr std::size_t scratch_bytes = sum_scratch_bytes + 2 * TeamRow<ComputeType<T>, T>::scratch_bytes;
-  KOKKOS_FUNCTION std::int64_t row_length() const { return length; }
+  std::int64_t row_length() const { return length; }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     using C = ComputeType<T>;
-    if constexpr (ExchangesLanes<Team>) {
-      if (team.is_one_warp()) return warp(team);
-    }
     const std::int64_t row = team.index(), n = length;
     const TeamRow<C, T> g(team, grad + row * n, n, sum_scratch_bytes);
     const TeamRow<C, T> y(team, result + row * n, n, sum_scratch_bytes + TeamRow<C, T>::scratch_bytes);
@@ -115,21 +102,6 @@ struct SoftmaxBackward {
       const C of = y(i), by = g(i);
       to[i] = static_cast<T>(logs ? by - math::exp(of) * sum : of * (by - sum));
     });
-  }
-  static constexpr bool has_warp_body = true;
-  template <class Team>
-  KOKKOS_FUNCTION void warp(const Team& team) const {
-    using C = ComputeType<T>;
-    LaneRow<C> g(team, grad + team.index() * length, length);
-    LaneRow<C> of(team, result + team.index() * length, length);
-    T* const to = out + team.index() * length;
-    if (logarithm) {
-      const C sum = g.sum(team, [](int, C& by) { return by; });
-      g.each_with(of, [=](int i, C& by, C& y) { to[i] = static_cast<T>(by - math::exp(y) * sum); });
-    } else {
-      const C sum = g.sum_with(team, of, [](int, C& by, C& y) { return by * y; });
-      g.each_with(of, [=](int i, C& by, C& y) { to[i] = static_cast<T>(y * (by - sum)); });
-    }
   }
   void operator()(std::int64_t row) const {
     using C = ComputeType<T>;

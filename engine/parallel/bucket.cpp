@@ -112,6 +112,7 @@ Tensor Bucket::result(int slot) const {
 }
 
 void Bucket::reset() {
+  if (state_ == BucketState::reducing) wait();
   move_to(BucketState::collecting);
   for (Slot& slot : slots_) slot.settled = slot.filled = false;
   num_open_ = static_cast<int>(slots_.size());

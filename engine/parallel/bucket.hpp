@@ -66,6 +66,7 @@ class Bucket {
   void wait();
   // The mean of a slot, of the slot's sizes, as a view of the bucket's memory. In reduced only.
   Tensor result(int slot) const;
+  // After a backward that failed, a bucket may still be reducing. Its memory is freed after that.
   void reset();
   // Before the end of a bucket: its memory is then freed after the collectives that use it. It may wait for the peers.
   void abandon() noexcept;

@@ -89,6 +89,7 @@ std::vector<layout::BucketParameter> Reducer::bucket_parameters() const {
 }
 
 void Reducer::make_buckets(const layout::Buckets& plan) {
+  for (Bucket& bucket : buckets_) bucket.reset();
   buckets_.clear();
   for (const std::vector<int>& members : plan) {
     std::vector<Bucket::Slot> slots;

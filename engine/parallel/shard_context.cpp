@@ -44,6 +44,8 @@ void GatherBuffers::free(const ShardStreams& streams) {
 ShardContext::~ShardContext() {
   try {
     free_inputs(reduction_inputs, 0);
+    if (gathered) free_gather_buffers(ShardStreams(gathered->input.device()));
+    if (!used.empty()) free_used(ShardStreams(used.front().memory->device()), 0);
   } catch (const std::exception&) {
     // A collective that has failed reads nothing any more.
   }

@@ -51,7 +51,7 @@ struct UsedMemory {
 };
 
 struct ShardContext {
-  ~ShardContext();  // frees the inputs of reductions in flight after them
+  ~ShardContext();  // frees the memory that other streams may still use after they have used it
 
   std::vector<std::weak_ptr<ShardState>> states;         // below the root, in pre-order
   const ShardState* forward_root = nullptr;              // of the running forward, or of one that failed

@@ -82,7 +82,9 @@ bool ShardGroup::shows_shards() const {
 }
 
 void ShardGroup::show_shards_until_next_use() {
-  if (Unsharded* unsharded = std::get_if<Unsharded>(&buffers_)) unsharded->shows_shards = shards_->show_shards();
+  Unsharded* const unsharded = std::get_if<Unsharded>(&buffers_);
+  // Where they are shown, a tensor may have been assigned to a slot. The next use adopts it.
+  if (unsharded && !unsharded->shows_shards) unsharded->shows_shards = shards_->show_shards();
 }
 
 // ---- reshard ----

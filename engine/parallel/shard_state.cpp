@@ -204,7 +204,7 @@ void ShardState::queue_end_of_backward() {
     if (is_last)
       for (const ShardStatePtr& state : states) state->wait_at_end();
     if (!is_last) return;
-    // The host waits for the reductions only if it got gradients of them.
+    // Copy-in may still read the shards, and a group without a gradient has no reduction that would be waited for.
     if (!states.empty()) at->let_writers_wait_for_copy_in(states.front()->settings_.device);
     at->forward_order.clear();
     at->free_reductions();

@@ -18,7 +18,9 @@ device::Memory& Storage::memory() const {
   }
   throw Error(str("the memory of ", what, " on ", device::to_text(device_), " is released",
                   state.empty() ? std::string() : str(" (", state, ")")),
-              "unshard it before it is read");
+              state == "its model was dropped"  // the words of ~ShardGroup()
+                  ? "keep the model until the last backward through its graphs"
+                  : "unshard it before it is read");
 }
 
 void Storage::attach(device::MemoryPtr memory) {

@@ -145,7 +145,7 @@ int bench(const BenchOptions& options) {
   device::require_available(device::kind_from_name(options.device));
   const launch::ProcessOptions how = launch::process_options();
   std::unique_ptr<launch::Processes> processes;
-  if (options.link != "none")  // which also helps where the variables are wrong
+  if (options.link != "none")  // otherwise nothing reads the launch variables, which may be wrong
     processes = launch::open_processes(launch::recognize_environment(), options.link, how);
   if (processes != nullptr && processes->link() == nullptr) return processes->wait_for_launcher();
   if (processes != nullptr) return run_on_hosts(options, *processes, how);

@@ -53,7 +53,7 @@ std::string repro_options(const RunSettings& settings) {
   if (!settings.order_check) text += " --no-order-check";
   if (settings.collective_deadline != RunSettings().collective_deadline)
     text += str(" --deadline ", settings.collective_deadline);
-  if (!settings.schedule.empty()) text += str(" --schedule ", settings.schedule);
+  if (!settings.schedule.empty()) text += str(" --schedule ", scenario::shell_quoted(settings.schedule));
   if (settings.schedules != 1) text += str(" --schedules ", settings.schedules);
   if (settings.expand.timeout) text += str(" --timeout ", *settings.expand.timeout);
   return text;
@@ -304,7 +304,7 @@ int run_command(const RunSettings& asked) {
   options.stop = interrupted;
   std::unique_ptr<launch::Processes> processes;
   try {
-    if (settings.link != "none")  // which also helps where the variables are wrong
+    if (settings.link != "none")  // otherwise nothing reads the launch variables, which may be wrong
       processes = launch::open_processes(launch::recognize_environment(), settings.link, options);
   } catch (const Error& error) {
     if (!interrupted()) throw;

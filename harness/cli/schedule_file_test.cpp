@@ -62,5 +62,17 @@ TEST(ScheduleFile, ReplayEndsAsTheRunThatWroteIt) {
   EXPECT_EQ(again.code, 1) << again.out << again.err;
 }
 
+TEST(ScheduleFile, IsOneWordOfTheCommandThatReruns) {
+  const Home home;
+  home.add("fails", "ranks: {world_size: [2]}\nsteps:\n  - let: {x: ones(2)}\n  - expect_equal: [x, rank]\n");
+  home.add("passes", "ranks: {world_size: [2]}\nsteps:\n  - let: {x: ones(2)}\n  - expect_equal: [x, 1]\n");
+  const std::string folder = home / "my files", results = home / "results.jsonl";
+  ASSERT_EQ(lockstep(home, {"run", "fails", "--schedule", "random:1", "--schedule-files", folder}).code, 1);
+  const Ended ran =
+      lockstep(home, {"run", "passes", "--schedule", "replay:" + folder + "/schedule-1", "--results", results});
+  EXPECT_EQ(ran.code, 0) << ran.out << ran.err;
+  EXPECT_THAT(content_of(results), HasSubstr(" --schedule 'replay:" + folder + "/schedule-1'"));
+}
+
 }  // namespace
 }  // namespace lockstep::cli

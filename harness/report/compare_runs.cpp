@@ -212,25 +212,39 @@ void compare_case(ChangeList& out, const CaseResult& before, const CaseResult& a
 }
 
 // Compares the repetitions beside the compared row: the first that is worse than all old ones with its verdict counts.
+// Its changes that the compared row has, too, are not listed again.
 void compare_repetitions(ChangeList& out, const SideEntry& before, const SideEntry& after,
                          const CompareRunsOptions& options) {
   if (before.row->status != after.row->status) return;
   const auto is_worse = [](const Change& change) { return change.weight == Weight::worse; };
+  const auto changes_between = [&](const CaseResult& old_row, const CaseResult& new_row) {
+    RunComparison comparison;
+    ChangeList list(comparison);
+    compare_case(list, old_row, new_row, options);
+    return std::move(comparison.changes);
+  };
+  std::vector<const CaseResult*> old_rows = before.rows;
   for (const CaseResult* row : after.rows) {
     if (row == after.row || row->status != after.row->status) continue;
     std::vector<Change> changes;  // from the compared old row
     bool worse_than_all = true;
-    for (const CaseResult* old_row : before.rows) {
+    for (const CaseResult*& old_row : old_rows) {
       if (old_row->status != row->status) continue;
-      RunComparison comparison;
-      ChangeList list(comparison);
-      compare_case(list, *old_row, *row, options);
-      worse_than_all = worse_than_all && std::any_of(comparison.changes.begin(), comparison.changes.end(), is_worse);
-      if (old_row == before.row) changes = std::move(comparison.changes);
+      std::vector<Change> from_this = changes_between(*old_row, *row);
+      worse_than_all = std::any_of(from_this.begin(), from_this.end(), is_worse);
+      if (!worse_than_all) {
+        std::swap(old_row, old_rows.front());  // the next repetition often equals it, too
+        break;
+      }
+      if (old_row == before.row) changes = std::move(from_this);
     }
     if (!worse_than_all) continue;
-    for (const Change& change : changes)
-      if (is_worse(change)) out.add(change.weight, change.what, change.text + ", in a repetition");
+    const std::vector<Change> listed = changes_between(*before.row, *after.row);
+    for (const Change& change : changes) {
+      const auto is_same = [&](const Change& one) { return one.what == change.what && one.text == change.text; };
+      if (is_worse(change) && std::none_of(listed.begin(), listed.end(), is_same))
+        out.add(change.weight, change.what, change.text + ", in a repetition");
+    }
     return;
   }
 }

@@ -181,6 +181,20 @@ TEST(CompareRuns, ComparesEachRepetition) {
   EXPECT_EQ(c.exit_code(), 1);
   EXPECT_THAT(compare_runs(file_of({row("a"), more}), file_of({row("a"), more})).changes, IsEmpty());
   EXPECT_THAT(compare_runs(file_of({row("a"), more}), file_of({row("a"), row("a")})).changes, IsEmpty());
+  EXPECT_THAT(texts(compare_runs(file_of({row("a")}), file_of({more, more}))),
+              ElementsAre("worse collectives data_parallel/all_reduce in backward, group of 2 along dp: count 2 -> 3"))
+      << "once";
+}
+
+// Each of the new rows is compared with few of the old ones.
+TEST(CompareRuns, ComparesManyRepetitionsInShortTime) {
+  CaseResult more = row("a");
+  more.collectives[0].count = 3;
+  std::vector<CaseResult> before(5'000, row("a"));
+  before.back() = more;
+  std::vector<CaseResult> after(5'000, more);
+  after.front() = row("a");
+  EXPECT_THAT(compare_runs(file_of(std::move(before)), file_of(std::move(after))).changes, IsEmpty());
 }
 
 TEST(CompareRuns, CountsLostEvidenceBitsAndToleranceAsWorse) {

@@ -1,6 +1,5 @@
 #include "harness/run/interpreter.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <optional>
@@ -157,28 +156,6 @@ bool has_type(const Value& value, const std::string& type) {
   throw InternalError(str("unknown type of a routine's parameter: ", type));
 }
 
-// The modules that the paths of a caller match, each once. Modules in a list stay as they are.
-Value modules_at(const Value& paths, const Scope& scope) {
-  List modules;
-  const auto add = [&](const Value& item) {
-    const std::string* path = item.get_if<std::string>();
-    if (path == nullptr) {
-      modules.push_back(item);
-      return;
-    }
-    for (const ModuleMatch& found : find_modules(*path, scope)) {
-      const Value module(found.module);
-      if (std::none_of(modules.begin(), modules.end(), [&](const Value& other) { return equal(other, module); }))
-        modules.push_back(module);
-    }
-  };
-  if (paths.is(Value::Kind::list))
-    for (const Value& item : paths.as_list("modules")) add(item);
-  else
-    add(paths);
-  return Value::list(std::move(modules));
-}
-
 }  // namespace
 
 void Interpreter::call_routine(const Step& step, const Scope& scope) {
@@ -190,6 +167,7 @@ void Interpreter::call_routine(const Step& step, const Scope& scope) {
   frame->file = routine.file;
   frame->use_path = str(scope.frame->use_path, to_text(step.place), ">");
   frame->scenario_line = site_.scenario_line;
+  frame->caller = scope.frame;
   for (const scenario::RoutineParameter& parameter : routine.parameters) {
     const scenario::Expr* given = nullptr;
     for (const scenario::NamedExpr& entry : step.entries)
@@ -200,8 +178,11 @@ void Interpreter::call_routine(const Step& step, const Scope& scope) {
     std::optional<Value> value = given ? runner_.routine_argument(*given, scope)
                                        : std::optional(evaluate(*parameter.default_value, Scope{frame}));
     if (!value) continue;
-    if (given && parameter.type == "modules") value = modules_at(*value, scope);
-    const bool is_absent = !given && value->is_none();  // the default none fits every type
+    // Where the default is none, none fits every type, so that a routine can pass on what it was not given.
+    const scenario::Expr* preset = parameter.default_value.get();
+    const bool may_be_absent = preset && preset->kind == scenario::ExprKind::literal && preset->value.is_none();
+    const bool is_absent = may_be_absent && value->is_none();
+    if (given && !is_absent && parameter.type == "modules") value = modules_at(*value, scope);
     if (!is_absent && !has_type(*value, parameter.type))
       throw Error(str("`", parameter.name, "` of the routine ", routine.name, " is of type ", parameter.type, ", not ",
                       describe(*value)));

@@ -70,6 +70,42 @@ TEST(Interpreter, ARoutineTakesThePathsOfModules) {
   }
 }
 
+// A caller passes on an argument that it was not given itself.
+TEST(Interpreter, NoneIsNoArgumentWhereItIsTheDefault) {
+  for (const char* type : {"integer", "number", "boolean", "tensor", "model", "optimizer", "mesh", "list", "map"}) {
+    TextOptions options;
+    const auto routine = [type](const char* preset) {
+      return str("absent\n---\nroutine: absent\nsummary: Nothing is given.\nparameters:\n  x: {type: ", type, preset,
+                 "}\nsteps:\n  - expect_equal: [\"full([2], 1 if x == none else 2)\", 1]\n");
+    };
+    const std::string steps = "\n  - let: {given: none}\n  - use: absent\n    with: {x: given}\n";
+    options.routines = routine(", default: none");
+    const Ran ran = run_steps(steps, options);
+    EXPECT_PASS(ran) << type;
+    options.routines = routine("");
+    EXPECT_THAT(run_steps(steps, options).outcomes[0].failures[0].message, HasSubstr(str("is of type ", type))) << type;
+  }
+}
+
+// A routine ties a parameter of a model that it does not get.
+TEST(Interpreter, ATieInARoutineKeepsTheNameOfTheParameter) {
+  TextOptions options;
+  options.routines =
+      "tie\n---\nroutine: tie\nsummary: Ties a weight.\nparameters: {t: tensor, m: model}\n"
+      "steps:\n  - set_parameter: {parameter: m.1.weight, to: t}\n";
+  const Ran ran = run_steps(R"yaml(
+  - model: Sequential(Linear(2, 2))
+    as: a
+  - model: Sequential(Linear(2, 2), Linear(2, 2))
+    as: b
+  - use: tie
+    with: {t: a.0.weight, m: b}
+  - expect: "[a.0.weight.name, b.1.weight.name] == ['0.weight', '0.weight']"
+)yaml",
+                            options);
+  EXPECT_PASS(ran);
+}
+
 TEST(Interpreter, RunsLoopsAndBranches) {
   const Ran ran = run_steps(R"yaml(
   - let: {seen: []}

@@ -304,7 +304,8 @@ steps:
 `use: average_gradients` runs it. `with` gives its arguments, and `as: {its_name: my_name}` binds the values that the
 routine lists under `gives`. A routine sees its parameters and the predefined names, but no other name of its caller.
 Arguments are values, so inputs that change per iteration are passed as a list. One of type `modules` is written as
-paths. Defaults are literal, or `all_ranks`; `none` fits every type.
+paths. Defaults are literal, or `all_ranks`. The default `none` fits every type but `text`, and a caller may then give
+`none`, too.
 Routines may use other routines, up to 8 levels deep, but never themselves.
 
 )page";

@@ -154,7 +154,7 @@ class Walk {
       std::optional<Value> known;
       if (parameter.default_value) known = value(*parameter.default_value, inner);
       for (const scenario::NamedExpr& entry : one.entries)
-        if (entry.name == parameter.name) known = value(*entry.value, frame);
+        if (entry.name == parameter.name) known = routine_argument(parameter, *entry.value, frame);
       if (known) inner->names[parameter.name] = std::move(*known);
     }
     scope(routine.steps, inner);
@@ -162,6 +162,19 @@ class Walk {
       const auto at = inner->names.find(inner_name);
       bind(outer_name, at == inner->names.end() ? std::nullopt : std::optional(at->second), frame);
     }
+  }
+
+  std::optional<Value> routine_argument(const scenario::RoutineParameter& parameter, const Expr& given,
+                                        const FramePtr& frame) {
+    std::optional<Value> known = value(given, frame);
+    if (!known || parameter.type != "modules") return known;
+    try {
+      return modules_at(*known, Scope{frame});
+    } catch (const UnboundName&) {  // known only during a run
+    } catch (const Error& error) {
+      report(given, error.message(), frame);
+    }
+    return std::nullopt;
   }
 
   // ---- names ----

@@ -19,6 +19,9 @@ std::vector<std::string> errors_of(const std::string& steps, const std::string& 
   library.add_routine("shard_layer",
                       "routine: shard_layer\nsummary: Shards one layer.\nparameters: {model: model, layer: text}\n"
                       "steps:\n  - fully_shard: model.${layer}\n");
+  library.add_routine("redraw",
+                      "routine: redraw\nsummary: Draws parameters again.\nparameters: {parts: modules}\n"
+                      "steps:\n  - reset_parameters: parts\n");
   const auto scenario = library.load_text(
       str("steps:\n", steps, "scenario: test/text\nsummary: A test.\nranks: {world_size: [2]}\n", head), "text.yaml");
   scenario::Diagnostics found;
@@ -86,6 +89,18 @@ TEST(Foresight, FollowsLoopsBranchesCopiesAndRoutines) {
 )yaml")),
       ElementsAre(testing::AllOf(HasSubstr("`model.4` matches no module"), HasSubstr("(used by text.yaml:18:5)")),
                   HasSubstr("`n.3`"), HasSubstr("`first.0`"), HasSubstr("`first.2`"), HasSubstr("`m.9`")));
+}
+
+TEST(Foresight, FollowsPathsOfModulesIntoRoutines) {
+  EXPECT_THAT(errors_of(str(model, R"yaml(  - use: redraw
+    with: {parts: m.*}
+  - use: redraw
+    with: {parts: [m.0, m.2]}
+  - use: redraw
+    with: {parts: [m.0, m.7]}
+  - expect: rank < 2
+)yaml")),
+              ElementsAre(HasSubstr("the path `m.7` matches no module")));
 }
 
 // A path or condition that depends on a run may be correct.

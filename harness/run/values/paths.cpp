@@ -1,6 +1,7 @@
 #include "harness/run/values/paths.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "harness/run/values/evaluate.hpp"
 #include "harness/scenario/characters.hpp"
@@ -190,6 +191,27 @@ std::vector<ModuleMatch> find_modules(const std::string& path, const Scope& scop
   }
   if (found.empty()) matches_nothing(path, "module", {start.name, start.below, value});
   return found;
+}
+
+Value modules_at(const Value& paths, const Scope& scope) {
+  List modules;
+  const auto add = [&](const Value& item) {
+    const std::string* path = item.get_if<std::string>();
+    if (path == nullptr) {
+      modules.push_back(item);
+      return;
+    }
+    for (const ModuleMatch& found : find_modules(*path, scope)) {
+      const Value module(found.module);
+      if (std::none_of(modules.begin(), modules.end(), [&](const Value& other) { return equal(other, module); }))
+        modules.push_back(module);
+    }
+  };
+  if (paths.is(Value::Kind::list))
+    for (const Value& item : paths.as_list("modules")) add(item);
+  else
+    add(paths);
+  return Value::list(std::move(modules));
 }
 
 std::vector<ModuleMatch> outermost_modules(const Scope& scope) {

@@ -41,6 +41,10 @@ struct TensorMatch {
 std::vector<ModuleMatch> find_modules(const std::string& path, const Scope& scope);
 std::vector<TensorMatch> find_parameters(const std::string& path, const Scope& scope);
 
+// The list of the modules that a path or a list of paths matches, each once. Items that are no texts stay as they are.
+// Throws as find_modules() does.
+Value modules_at(const Value& paths, const Scope& scope);
+
 // The modules bound to names of this frame, sorted by name, without those that another of them contains.
 std::vector<ModuleMatch> outermost_modules(const Scope& scope);
 

@@ -44,8 +44,9 @@ struct Frame {
   const std::vector<scenario::ModelDefinition>* models = nullptr;  // the models that the file or routine describes
   const scenario::Routine* routine = nullptr;                      // null: the scenario's file
   std::string file;                                                // in the form of messages
-  std::string use_path;   // the places of the calling `use` steps, for ids of checks
-  int scenario_line = 0;  // in a routine: the line of the calling step in the scenario's file
+  std::string use_path;                 // the places of the calling `use` steps, for ids of checks
+  int scenario_line = 0;                // in a routine: the line of the calling step in the scenario's file
+  std::weak_ptr<const Frame> caller{};  // in a routine: the frame of the calling step
   Names names;
   std::unordered_set<std::string>
       from_trivial_reading;  // names whose values come from trivial readings (observation.hpp)

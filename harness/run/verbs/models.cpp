@@ -68,10 +68,12 @@ bool has_parameter(const Value& value, const Tensor& tensor) {
   return false;
 }
 
-bool is_registered(const Tensor& tensor, const Names& names) {
-  for (const auto& [name, value] : names)
+// A routine may get a parameter of a model that only its caller has.
+bool is_registered(const Tensor& tensor, const Frame& frame) {
+  for (const auto& [name, value] : frame.names)
     if (has_parameter(value, tensor)) return true;
-  return false;
+  const std::shared_ptr<const Frame> caller = frame.caller.lock();
+  return caller && is_registered(tensor, *caller);
 }
 
 // Writes a value into a tensor in place. A number fills it; a tensor is copied with broadcasting.
@@ -154,7 +156,7 @@ Value set_parameter(StepCall& call) {
   if (!is_leaf(tensor)) tensor = lockstep::detach(tensor);
   // A tensor that is a parameter already ties the two and keeps its name. Any other floating tensor becomes trainable.
   bool is_named = !tensor.name().empty();
-  if (!is_registered(tensor, call.scope.frame->names)) {
+  if (!is_registered(tensor, *call.scope.frame)) {
     // A tensor with the name of a parameter is a copy of it or, as in a state dict, an alias, which does not change
     // itself.
     if (std::exchange(is_named, false) && !lockstep::requires_grad(tensor)) tensor = lockstep::detach(tensor);
