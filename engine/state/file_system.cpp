@@ -115,12 +115,19 @@ void remove_folder_of_files(FileSystem& files, const std::string& path) {
 }
 
 // ---- reading ----
-bool exists(const std::string& path) {
+namespace {
+
+fs::file_status status_of(const std::string& path) {
   std::error_code failed;
   const fs::file_status status = fs::symlink_status(path, failed);
   if (status.type() == fs::file_type::none) refuse("look for", path, failed.value());
-  return fs::exists(status);
+  return status;
 }
+
+}  // namespace
+
+bool exists(const std::string& path) { return fs::exists(status_of(path)); }
+bool is_folder(const std::string& path) { return fs::is_directory(status_of(path)); }
 
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;

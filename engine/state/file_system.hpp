@@ -43,6 +43,7 @@ void remove_folder_of_files(FileSystem& files, const std::string& path);
 
 // ---- reading; no operation of a save ----
 bool exists(const std::string& path);
+bool is_folder(const std::string& path);                       // a link to one is none
 std::vector<std::string> names_in(const std::string& folder);  // sorted
 std::uint64_t bytes_of(const std::string& path);               // throws Error for anything but a regular file
 std::string read_text(const std::string& path);

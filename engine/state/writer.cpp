@@ -47,7 +47,7 @@ void prepare_folder(FileSystem& files, const SavePaths& paths, bool overwrite) {
       throw Error(str("checkpoint `", paths.folder, "` already exists"), "choose another name, or set `overwrite`");
     // remove_folder_of_files() could not remove it.
     for (const std::string& name : names_in(paths.folder))
-      if (fs::is_directory(fs::symlink_status(str(paths.folder, "/", name))))
+      if (is_folder(str(paths.folder, "/", name)))
         throw Error(str("`", paths.folder, "` holds the folder `", name, "`, which is no part of a checkpoint"),
                     "move it first");
   }
