@@ -21,7 +21,7 @@ struct KeptBack {
   Tensor sum;
   std::function<void()> forget;
 };
-// Replaces what was kept back before, without a call of its `forget`.
+// Replaces an earlier KeptBack without a call of its `forget`.
 void keep_back(const Tensor& leaf, KeptBack gradients);
 Tensor kept_back_grad(const Tensor& leaf);  // KeptBack::sum; undefined when there is none
 void forget_kept_back(const Tensor& leaf);

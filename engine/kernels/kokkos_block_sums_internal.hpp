@@ -41,7 +41,7 @@ struct BlockSums {
   }
 };
 
-// Adds terms of a result in order: those of one group, or all. `Finish` maps the sum to what is written.
+// Adds the terms of a result in order: those of one group, or all terms. `finish` gives the value to write.
 template <class R, class T, class Finish>
 struct AddInOrder {
   R* out;          // (results, groups)

@@ -113,8 +113,8 @@ KOKKOS_FORCEINLINE_FUNCTION C lane_sum(std::int64_t first, std::int64_t end, con
   return sum;
 }
 
-// A team on a GPU: the threads of a warp are the lanes of a block, and exchange values without memory. What the host
-// has for teams does not.
+// A team on a GPU. The threads of a warp are the lanes of a block, and exchange values through registers. Teams on the
+// host cannot.
 template <class Team>
 concept ExchangesLanes = requires(const Team& team) {
   team.is_one_warp();

@@ -83,7 +83,7 @@ class GroupShards {
   virtual std::size_t num_parameters() const = 0;
   virtual UnshardedParameter& parameter(std::size_t index) = 0;
   const UnshardedParameter& parameter(std::size_t index) const;
-  // What the slots of the parameter hold while the group is sharded.
+  // The tensor in the slots of the parameter while the group is sharded.
   virtual const Tensor& shown(std::size_t index) const = 0;
   // Adopts tensors that were assigned to the slots. Throws Error when they do not fit.
   virtual void adopt_slots() = 0;

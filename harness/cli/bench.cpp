@@ -31,6 +31,11 @@ void add_device(BenchRow& row, const BenchOptions& options) {
   row.params.emplace_back("device", str("\"", options.device, which, "\""));
 }
 
+double median(std::vector<double> timings) {
+  std::sort(timings.begin(), timings.end());
+  return (timings[(timings.size() - 1) / 2] + timings[timings.size() / 2]) / 2;
+}
+
 BenchRow summarize(std::string group, std::string name, std::string unit, std::vector<double> timings) {
   LOCKSTEP_CHECK(!timings.empty(), "no timings of ", name);
   std::sort(timings.begin(), timings.end());
@@ -42,7 +47,7 @@ BenchRow summarize(std::string group, std::string name, std::string unit, std::v
   row.group = std::move(group);
   row.name = std::move(name);
   row.unit = std::move(unit);
-  row.median = (timings[(timings.size() - 1) / 2] + timings[timings.size() / 2]) / 2;
+  row.median = median(timings);
   row.low = at(0.1);
   row.high = at(0.9);
   row.rounds = static_cast<int>(timings.size());

@@ -41,6 +41,7 @@ struct BenchRow {
 bool is_wanted(const BenchOptions& options, std::string_view name);
 // The members of `params` that say where a measurement ran: none on cpu.
 void add_device(BenchRow& row, const BenchOptions& options);
+double median(std::vector<double> timings);  // the mean of the middle two if their number is even
 // Median and percentiles of `timings`, which are in `unit`. LOCKSTEP_CHECKs that there is one.
 BenchRow summarize(std::string group, std::string name, std::string unit, std::vector<double> timings);
 std::string to_json(const BenchRow& row);  // one line, without its end

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -52,11 +51,6 @@ std::vector<std::vector<double>> time_sizes(comm::Operation operation, int world
                     first.failures.empty() ? verdict::describe_end(first) : first.failures.front().message));
   }
   return nlohmann::json::parse(first.records.front().second).get<std::vector<std::vector<double>>>();
-}
-
-double median(std::vector<double> timings) {
-  std::sort(timings.begin(), timings.end());
-  return (timings[(timings.size() - 1) / 2] + timings[timings.size() / 2]) / 2;
 }
 
 // Measures an operation with few and with many ranks that touch the same total number of bytes, and the ratio of the

@@ -6,8 +6,9 @@
 
 namespace lockstep::cli {
 
-// Undoes what the program that started this one has left: with SIGCHLD ignored, nobody learns how a child has ended,
-// and a blocked signal ends no run. Call it before any child or thread.
+// Restores the default action of SIGCHLD and unblocks all signals. A program inherits both: if SIGCHLD is ignored,
+// waitpid() gives no exit code of a child, and a blocked signal does not end a run. Call it before the first child or
+// thread.
 void reset_inherited_signals();
 
 // Installs handlers for SIGINT, SIGTERM, SIGHUP, SIGQUIT, and SIGALRM, which is the time-out of the whole run. A SIGHUP

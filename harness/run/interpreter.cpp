@@ -178,7 +178,7 @@ void Interpreter::call_routine(const Step& step, const Scope& scope) {
     std::optional<Value> value = given ? runner_.routine_argument(*given, scope)
                                        : std::optional(evaluate(*parameter.default_value, Scope{frame}));
     if (!value) continue;
-    // Where the default is none, none fits every type, so that a routine can pass on what it was not given.
+    // A routine may pass on an argument that it did not get: none fits every type if it is the default.
     const scenario::Expr* preset = parameter.default_value.get();
     const bool may_be_absent = preset && preset->kind == scenario::ExprKind::literal && preset->value.is_none();
     const bool is_absent = may_be_absent && value->is_none();
