@@ -39,8 +39,8 @@ void set_requires_grad(const Tensor& tensor, bool value);
 bool is_leaf(const Tensor& tensor);
 Tensor grad(const Tensor& tensor);  // undefined when there is none
 // An undefined value removes the gradient and the gradients that are kept back (grad_of_peers.hpp). Throws Error when
-// sizes, type, device or layout differ from those of the tensor; the layout of a gradient is layout::gradient_layout of the
-// layout of the tensor. `any_floating`: the type may be another floating-point one; optimizers cast the gradient.
+// sizes, type, device or layout differ from those of the tensor; the layout of a gradient is layout::gradient_layout of
+// the layout of the tensor. `any_floating`: the type may be another floating-point one; optimizers cast the gradient.
 enum class GradientType { same, any_floating };
 void set_grad(const Tensor& tensor, const Tensor& value, GradientType type = GradientType::same);
 Tensor detach(const Tensor& tensor);             // the same view, layout and name without gradient history
