@@ -91,7 +91,7 @@ class Run:
         if step["as"] == "stale":
             self.names["stale"] = evaluate(build, self.builders)
             return
-        if "model" in self.names:  # the model under test goes on under another parallel API
+        if "model" in self.names:  # the model under test goes on under another parallel API, or a hook trains another one
             return
         self.names["model"] = evaluate(build, self.builders)
         if self.directions:
@@ -106,7 +106,9 @@ class Run:
         return Rounded.apply(x, self.directions) if x.is_floating_point() else x
 
     def verb_set_parameter(self, arguments, step):
-        """Ties a weight to another one; before the model is copied."""
+        """Ties a weight to another one; the copies of the model are this model."""
+        if not arguments["parameter"].startswith("test."):
+            return
         owner, _, slot = arguments["parameter"].removeprefix("test.").rpartition(".")
         setattr(self.model.get_submodule(owner), slot, self.model.get_parameter(arguments["to"].removeprefix("test.")))
 
@@ -144,7 +146,7 @@ class Run:
 
     def verb_backward(self, loss, step):
         """Of a model that changes what its backward needs."""
-        if "raises" not in step:
+        if "raises" not in step or loss != "lost_in_place":
             return
         self.records["refusals"] = [0.0]
         try:
@@ -153,7 +155,7 @@ class Run:
             self.records["refusals"] = [float("modified by an inplace operation" in str(error))]
 
     def verb_hook(self, arguments, step):
-        if arguments["optimizer"] != "alone_optimizer":
+        if arguments.get("optimizer") != "alone_optimizer":
             return
 
         def run(*_):

@@ -4,6 +4,7 @@
 
 #include "engine/core/defects.hpp"
 #include "engine/mesh/sharded.hpp"
+#include "engine/tensor/storage_state.hpp"
 
 namespace lockstep {
 
@@ -99,8 +100,7 @@ Tensor unpack_saved(const SavedTensor& entry, const char* operation, int number,
     const std::string saved = str("backward of ", operation, in_line(line), ": tensor ", number, " that it saved",
                                   storage.owner.empty() ? std::string() : str(" (", storage.owner, ")"), ", ",
                                   name_of(entry.tensor.dtype()), " ", to_text(entry.tensor.sizes()));
-    // The words of parallel::mark_replaced() for an unsharded parameter.
-    if (!storage.has_memory() && storage.state.starts_with("cast to "))
+    if (!storage.has_memory() && storage.state.starts_with(state_cast_to))
       throw Error(str(saved, ", was ", storage.state, " after the forward"),
                   "cast a model before its forward, or after its backward");
     throw Error(str(saved, ", was changed in place", first_change(entry), ": it was at version ", entry.version,

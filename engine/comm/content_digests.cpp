@@ -42,10 +42,13 @@ enum class Pending { none, soon, deferred };
 Pending pending_text(const IssuedCollective& issued, int member) {
   const RankControl& rank = issued.rank->world->rank(issued.group->members()[member]);
   const Record& record = issued.record_of(member);
-  if (record.content_text == ContentText::none || has_published(issued, member)) return Pending::none;
+  // The rank of a call that the flight recorder does not keep any more has gone on, so the call is asynchronous.
+  const bool is_kept = issued.is_kept_in(record);
+  const ContentText when = is_kept ? record.content_text : ContentText::deferred;
+  if (when == ContentText::none || has_published(issued, member)) return Pending::none;
   if (rank.end.load(std::memory_order_acquire) != RankEnd::none) return Pending::none;
-  const bool waits = record.state.load(std::memory_order_acquire) != CollectiveState::issued || rank.waits.load() != 0;
-  return record.content_text == ContentText::at_once || waits ? Pending::soon : Pending::deferred;
+  const bool has_begun = is_kept && record.state.load(std::memory_order_acquire) != CollectiveState::issued;
+  return when == ContentText::at_once || has_begun || rank.waits.load() != 0 ? Pending::soon : Pending::deferred;
 }
 
 // Under a schedule: waits until no text is pending or the group is poisoned, or until no actor can run.

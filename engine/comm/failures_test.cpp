@@ -131,6 +131,26 @@ TEST_P(CollectiveFailures, PublishesTheTextOfADeferredCallWhileWaitingElsewhere)
   }
 }
 
+// The flight recorder holds later calls in the place of this one. The texts of the contents are still there.
+TEST_P(CollectiveFailures, SaysThatACallIsOlderThanTheRecordedOnes) {
+  const auto failures = run(2, [](int rank) {
+    Call call{.async = true, .owner = "block.0"};
+    call.content_digest = static_cast<std::uint64_t>(40 + rank);
+    call.content_text = [rank] { return str("gradients of rank ", rank); };
+    const Tensor x = floats(4);
+    const Work work = all_reduce(world_group(), x, ReduceOp::sum, call);
+    for (int i = 0; i < 2001; ++i) barrier(group_of({rank}));
+    work.wait();
+  });
+  for (const std::string& failure : failures)
+    EXPECT_THAT(failure, AllOf(HasSubstr("all_reduce #0 of group [0, 1]: its members do not agree on details that the "
+                                         "flight recorder does not keep any more"),
+                               HasSubstr("ranks 0, 1 call all_reduce (no details: the flight recorder keeps the last "
+                                         "2000 calls of a rank, and this one is older)"),
+                               HasSubstr("rank 0: gradients of rank 0"), HasSubstr("rank 1: gradients of rank 1"),
+                               Not(HasSubstr("barrier"))));
+}
+
 // A failed call does not give its text in the place of that of a later one.
 TEST_P(CollectiveFailures, ShowsTheTextsOfALaterCallAfterADeferredOneHasFailed) {
   const auto failures = run(2, [](int rank) {

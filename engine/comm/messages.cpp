@@ -39,9 +39,27 @@ class RanksByText {
 
 std::string head(const IssuedCollective& issued) {
   const Record& record = issued.record();
-  const char* axis = record.axis;
-  return str(name_of_kind(record.kind), " #", issued.sequence, " of group ", group_text(*issued.group),
-             axis[0] == '\0' ? "" : str(" (axis ", axis, ")"));
+  const bool is_kept = issued.is_kept_in(record);
+  const std::string axis = is_kept ? record.axis : "";
+  return str(name_of_kind(is_kept ? record.kind : issued.fingerprint.kind), " #", issued.sequence, " of group ",
+             group_text(*issued.group), axis.empty() ? "" : str(" (axis ", axis, ")"));
+}
+
+// A call with this record and fingerprint.
+std::string call_text_of(const IssuedCollective& issued, const Record& record, const Fingerprint& fingerprint) {
+  if (issued.is_kept_in(record)) return call_text(*issued.rank->world, record);
+  return str(name_of_kind(fingerprint.kind), " (no details: the flight recorder keeps the last ", recorder_entries,
+             " calls of a rank, and this one is older)");
+}
+
+std::string member_call_text(const IssuedCollective& issued, int member) {
+  return call_text_of(issued, issued.record_of(member), issued.slot().entries()[member].fingerprint);
+}
+
+bool all_are_kept(const IssuedCollective& issued) {
+  for (int member = 0; member < issued.group->size; ++member)
+    if (!issued.is_kept_in(issued.record_of(member))) return false;
+  return true;
 }
 
 // The properties that differ: "the number of elements, the device (rank 0: cpu; rank 1: sim)". If the operations
@@ -62,6 +80,7 @@ std::string differences(const IssuedCollective& issued) {
   if (differs(&Fingerprint::dtype)) name("the type");
   if (differs(&Fingerprint::op)) name("the reduction");
   if (differs(&Fingerprint::root)) name("the root");
+  if (!all_are_kept(issued)) return out.empty() ? "details that the flight recorder does not keep any more" : out;
   for (const Term term : all_terms) {
     if (term == Term::shape && count) continue;
     RanksByText values;
@@ -141,7 +160,13 @@ std::string call_text(const WorldControl& world, const Record& record) {
   return out;
 }
 
+std::string own_call_text(const IssuedCollective& issued) {
+  return call_text_of(issued, issued.record(), issued.fingerprint);
+}
+
 bool contents_differ(const IssuedCollective& issued) {
+  // Without the digests, texts tell whether the contents differ.
+  if (!all_are_kept(issued)) return issued.content_text != nullptr;
   for (int member = 1; member < issued.group->size; ++member)
     if (issued.record_of(member).content_digest != issued.record_of(0).content_digest) return true;
   return false;
@@ -151,7 +176,7 @@ std::string mismatch_text(const IssuedCollective& issued) {
   const WorldControl& world = *issued.rank->world;
   RanksByText calls, contents;
   for (int member = 0; member < issued.group->size; ++member)
-    calls.add(issued.group->members()[member], call_text(world, issued.record_of(member)));
+    calls.add(issued.group->members()[member], member_call_text(issued, member));
   std::string text =
       str(head(issued), ": its members do not agree on ", differences(issued), ": ", calls.list(" call ", " calls "));
   if (contents_differ(issued)) {
@@ -172,7 +197,9 @@ std::string late_streams_text(const IssuedCollective& issued) {
   std::vector<int> late;
   bool moves = false;
   for (int member = 0; member < issued.group->size; ++member) {
-    const CollectiveState state = issued.record_of(member).state.load(std::memory_order_acquire);
+    const Record& record = issued.record_of(member);
+    if (!issued.is_kept_in(record)) return "";
+    const CollectiveState state = record.state.load(std::memory_order_acquire);
     moves |= state == CollectiveState::running || state == CollectiveState::done;
     if (state == CollectiveState::waiting) late.push_back(issued.group->members()[member]);
   }
@@ -189,7 +216,7 @@ std::string deadline_text(const IssuedCollective& issued, WaitReason reason, std
   for (int member = 0; member < issued.group->size; ++member) {
     const int rank = issued.group->members()[member];
     if (issued.has_arrived(member)) {
-      waiting.add(rank, call_text(world, issued.record_of(member)));
+      waiting.add(rank, member_call_text(issued, member));
       continue;
     }
     missing.push_back(rank);
@@ -214,8 +241,8 @@ std::string deadline_text(const IssuedCollective& issued, WaitReason reason, std
 std::string skipped_text(const IssuedCollective& issued, int member) {
   const std::string content = issued.content_text ? str(" (", issued.content_text(), ")") : "";
   return str(head(issued), ": rank ", issued.group->members()[member],
-             " has ended its backward without this call. Rank ", issued.rank->rank, " waits in ",
-             call_text(*issued.rank->world, issued.record()), content);
+             " has ended its backward without this call. Rank ", issued.rank->rank, " waits in ", own_call_text(issued),
+             content);
 }
 
 std::string ended_text(const IssuedCollective& issued, int member) {
@@ -231,7 +258,7 @@ std::string ended_text(const IssuedCollective& issued, int member) {
   if (end == RankEnd::failed) text += " failed";
   if (end == RankEnd::died) text += " died";
   if (!why.empty()) text += str(": ", why);
-  text += str(". Rank ", issued.rank->rank, " waits in ", call_text(world, issued.record()));
+  text += str(". Rank ", issued.rank->rank, " waits in ", own_call_text(issued));
   text += record == nullptr ? str("; rank ", rank, " called no collective")
                             : str("; rank ", rank, " called last: ", call_text(world, *record));
   return text;

@@ -18,8 +18,11 @@ std::string seconds_text(std::int64_t ns);
 std::string group_text(const GroupControl& group);
 // "all_reduce(sum) of 12 float32 for fc1.weight at line 14".
 std::string call_text(const WorldControl& world, const Record& record);
+// The call of this rank. If the flight recorder does not keep it any more, the text is its operation, and says so.
+std::string own_call_text(const IssuedCollective& issued);
 
-// The content digests of the members differ. All members have arrived.
+// The content digests of the members differ, or may differ because the flight recorder does not keep them any more. All
+// members have arrived.
 bool contents_differ(const IssuedCollective& issued);
 // The members' calls do not match.
 std::string mismatch_text(const IssuedCollective& issued);

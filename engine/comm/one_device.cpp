@@ -163,8 +163,7 @@ class OneDevice : public Transport {
     meet_members(issued, 0);
     if (use.is_refused()) {
       check_usable_still(issued, now_ns());
-      fail(issued, str(call_text(*issued.rank->world, issued.record()), ": a rank ended before the data moved"),
-           Cause::peer_ended);
+      fail(issued, str(own_call_text(issued), ": a rank ended before the data moved"), Cause::peer_ended);
     }
     const std::int64_t share = (total + size - 1) / size;
     const std::int64_t begin = std::min(total, share * issued.me), end = std::min(total, begin + share);

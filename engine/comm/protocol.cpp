@@ -99,11 +99,10 @@ void check_for_failure(IssuedCollective& issued, WaitReason reason, std::uint64_
   RankState& rank = *issued.rank;
   publish_deferred_texts(rank);
   if (rank.world->abort.is_set())
-    throw PeerEndedError(
-        str(call_text(*rank.world, issued.record()), ": the case was aborted: ", rank.world->abort.read()));
+    throw PeerEndedError(str(own_call_text(issued), ": the case was aborted: ", rank.world->abort.read()));
   // A stream's worker can still wait when its rank has ended.
   if (rank.control().end.load(std::memory_order_acquire) != RankEnd::none)
-    throw PeerEndedError(str(call_text(*rank.world, issued.record()), ": rank ", rank.rank, " has ended"));
+    throw PeerEndedError(str(own_call_text(issued), ": rank ", rank.rank, " has ended"));
   if (ends_by_poison(issued, reason, target)) throw_poison(*issued.group);
   for (int member = 0; member < issued.group->size; ++member) {
     if (skipped_by(issued, member)) fail(issued, skipped_text(issued, member));

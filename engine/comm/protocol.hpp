@@ -102,12 +102,17 @@ struct IssuedCollective {
 
   Slot& slot() const { return group->slot(sequence); }
   std::uint32_t generation() const { return static_cast<std::uint32_t>(sequence / ring_slots); }
-  // Valid until the rank has issued `recorder_entries` more collectives.
+  // Valid until the rank has issued `recorder_entries` more collectives (is_kept_in()).
   Record& record() const { return rank->control().records[record_number % recorder_entries]; }
-  // The record of a member that has arrived.
+  // The record of a member that has arrived, for as long.
   Record& record_of(int member) const {
     RankControl& control = rank->world->rank(group->members()[member]);
     return control.records[slot().entries()[member].record % recorder_entries];
+  }
+  // Whether the record is still that of this collective. The flight recorder keeps the last `recorder_entries` calls of
+  // a rank, so that a later call has taken the place of an older one.
+  bool is_kept_in(const Record& record) const {
+    return record.sequence == sequence && record.group == rank->world->offset_of(group);
   }
   bool has_arrived(int member) const {
     return slot().entries()[member].arrival.load(std::memory_order_acquire) == generation() + 1;

@@ -254,10 +254,12 @@ TEST_P(BackendPromises, UseComputeOutsideScopes) {
 TEST_P(BackendPromises, RejectRangesOutsideTheBlock) {
   const MemoryPtr memory = allocate(device(), 100);
   memory->label = "fc1.weight";
-  for (const auto& [offset, bytes] :
-       std::vector<std::pair<std::size_t, std::size_t>>{{0, 101}, {100, 1}, {200, 1}, {1, ~std::size_t{0}}}) {
+  struct Range {
+    std::size_t offset, bytes;
+  };
+  for (const Range range : {Range{0, 101}, Range{100, 1}, Range{200, 1}, Range{1, ~std::size_t{0}}}) {
     const std::string message = message_of([&] {
-      launch(current_stream(device()), "far", {Access{memory.get(), offset, bytes, Mode::read}}, nothing);
+      launch(current_stream(device()), "far", {Access{memory.get(), range.offset, range.bytes, Mode::read}}, nothing);
     });
     EXPECT_THAT(message, HasSubstr("`far`"));
     EXPECT_THAT(message, HasSubstr("fc1.weight"));

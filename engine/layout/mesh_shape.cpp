@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
@@ -153,7 +154,9 @@ MeshShape MeshShape::slice(const std::vector<std::string>& names, int rank) cons
     while (i > 0 && ++index[i - 1] == sizes[i - 1]) index[--i] = 0;
     if (i == 0) break;
   }
-  return MeshShape(sizes, names, ranks);
+  MeshShape sliced(std::move(sizes), names, std::move(ranks));
+  sliced.root_ = root_ ? root_ : std::make_shared<const MeshShape>(*this);
+  return sliced;
 }
 
 std::string MeshShape::text() const {

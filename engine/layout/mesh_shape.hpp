@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -41,15 +42,21 @@ class MeshShape {
   // The submesh of these axes, in the given order, that contains `rank`. Throws Error for no names, and for unknown or
   // repeated ones.
   MeshShape slice(const std::vector<std::string>& names, int rank) const;
+  // The mesh from which this one was sliced, directly or through other slices; itself if it is no slice.
+  const MeshShape& root() const { return root_ ? *root_ : *this; }
 
   std::string text() const;  // "dp 2 x tp 4"
-  friend bool operator==(const MeshShape&, const MeshShape&) = default;
+  // The same axes and ranks. The meshes from which they were sliced may differ.
+  friend bool operator==(const MeshShape& a, const MeshShape& b) {
+    return a.sizes_ == b.sizes_ && a.names_ == b.names_ && a.ranks_ == b.ranks_;
+  }
 
  private:
   std::optional<int> position_of(int rank) const;  // in ranks_
   std::vector<int> sizes_;
   std::vector<std::string> names_;
-  std::vector<int> ranks_;  // row-major
+  std::vector<int> ranks_;                 // row-major
+  std::shared_ptr<const MeshShape> root_;  // null: this mesh is no slice
 };
 
 }  // namespace lockstep::layout

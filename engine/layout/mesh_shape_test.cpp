@@ -51,6 +51,17 @@ TEST(MeshShape, SlicesByName) {
   EXPECT_EQ(mesh.slice({"dp"}, 1), MeshShape({2}, {"dp"}, {1, 3}));
 }
 
+TEST(MeshShape, KnowsTheMeshOfItsSlice) {
+  const MeshShape mesh({2, 2, 2}, {"pp", "dp", "tp"});
+  EXPECT_EQ(mesh.root(), mesh);
+  const MeshShape dp = mesh.slice({"dp", "tp"}, 5).slice({"dp"}, 5);
+  EXPECT_EQ(dp.root(), mesh);
+  // A mesh of the same axes and ranks is equal, although it is no slice.
+  const MeshShape same({2}, {"dp"}, {5, 7});
+  EXPECT_EQ(dp, same);
+  EXPECT_EQ(same.root(), same);
+}
+
 TEST(MeshShape, NamesAxesByNumberByDefault) { EXPECT_THAT(MeshShape({2, 1}).names(), ElementsAre("0", "1")); }
 
 TEST(MeshShape, RefusesInvalidMeshes) {

@@ -53,9 +53,7 @@ DeviceMesh DeviceMesh::world(std::string name) {
 }
 
 DeviceMesh DeviceMesh::slice(const std::vector<std::string>& axes) const {
-  DeviceMesh sliced(shape_.slice(axes, RankContext::current().rank()));
-  sliced.root_ = root_ ? root_ : std::make_shared<const layout::MeshShape>(shape_);
-  return sliced;
+  return DeviceMesh(shape_.slice(axes, RankContext::current().rank()));
 }
 
 comm::ProcessGroup& DeviceMesh::group(int axis) const {

@@ -8,7 +8,6 @@
 //   comm::all_reduce(mesh.group("dp"), gradient, comm::ReduceOp::mean);
 #pragma once
 
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,8 +35,9 @@ class DeviceMesh {
   int coordinate(std::string_view axis) const { return coordinates_[static_cast<std::size_t>(shape_.axis(axis))]; }
   // The submesh of these axes that contains this rank. Throws Error for unknown or repeated names.
   DeviceMesh slice(const std::vector<std::string>& axes) const;
-  // The mesh from which this one was sliced, directly or through other slices; its own shape if it is no slice.
-  const layout::MeshShape& root_shape() const { return root_ ? *root_ : shape_; }
+  // The mesh from which this one was sliced, directly or through other slices; its own shape if it is no slice. The
+  // mesh of a layout (ShardedLayout::mesh) has the root of the mesh on which the tensor was made.
+  const layout::MeshShape& root_shape() const { return shape_.root(); }
 
   // The process group of the ranks along one axis that contains this rank. Throws Error for an unknown name.
   comm::ProcessGroup& group(int axis) const;
@@ -53,7 +53,6 @@ class DeviceMesh {
   void make_groups() const;
   layout::MeshShape shape_;
   std::vector<int> coordinates_;
-  std::shared_ptr<const layout::MeshShape> root_;  // null: this mesh is no slice
 };
 
 }  // namespace lockstep

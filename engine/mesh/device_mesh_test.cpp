@@ -34,6 +34,7 @@ TEST(DeviceMesh, GivesCoordinatesSlicesAndGroupsOfThisRank) {
     require(inner == mesh.slice({"dp", "tp"}), "equal");
     require(mesh.root_shape() == mesh.shape(), "a mesh that is no slice is its own root");
     require(inner.slice({"tp"}).root_shape() == mesh.shape(), "the root of a slice of a slice");
+    require(DeviceMesh(inner.shape()).root_shape() == mesh.shape(), "the root of the shape of a slice");
 
     // Successive sums along two axes are the sum over the slice.
     const Tensor value = full({1}, rank, DType::float32, {});

@@ -2,12 +2,14 @@
 #include "engine/parallel/flat_parameter_shards.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
+#include "engine/core/rank_context.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/parallel/waits.hpp"
 #include "engine/tensor/ops.hpp"
@@ -72,6 +74,32 @@ FlatParameterShards::FlatParameterShards(GroupSettings settings, FlatSettings fl
   }
   if (!flat.original_parameters) add_flat_slot(module);
   put_views();
+}
+
+namespace {
+
+// The same memory. All-gather, to which it belongs, waits for compute when the last owner frees it. On another thread
+// than that of the rank, the runtime frees it later, without a wait.
+device::MemoryPtr freed_after_compute(device::MemoryPtr memory) {
+  device::Memory* const address = memory.get();
+  return device::MemoryPtr(
+      address, [memory = std::move(memory), rank = RankContext::current_or_null()](device::Memory*) mutable {
+        try {
+          if (rank != nullptr && rank == RankContext::current_or_null())
+            wait(WaitEdge::all_gather_for_unsharded_use, device::stream(memory->device(), device::Role::all_gather),
+                 device::stream(memory->device(), device::Role::compute));
+        } catch (const std::exception&) {
+          // A stream that has failed reads nothing any more.
+        }
+        memory.reset();
+      });
+}
+
+}  // namespace
+
+FlatParameterShards::~FlatParameterShards() {
+  if (!unsharded_.defined() || unsharded_.storage()->memory_ptr() == nullptr) return;
+  unsharded_.storage()->attach(freed_after_compute(unsharded_.storage()->memory_ptr()));
 }
 
 // Zeros, also in the padding, which no copy writes.

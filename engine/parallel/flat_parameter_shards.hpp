@@ -34,6 +34,8 @@ class FlatParameterShards final : public GroupShards {
   // Takes the values out of the slots of the parameters and puts the views there. `module`: that of the unit.
   FlatParameterShards(GroupSettings settings, FlatSettings flat, const nn::ModulePtr& module,
                       const std::vector<CollectedParameter>& parameters);
+  // A graph that holds the unsharded parameters may still read them. Their memory is freed when nothing holds them.
+  ~FlatParameterShards() override;
 
   const layout::FlatParameter& flat() const { return flat_; }
   bool has_original_parameters() const { return options_.original_parameters; }

@@ -1,5 +1,7 @@
 #include "engine/parallel/flat_units.hpp"
 
+#include <optional>
+
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/grad_of_peers.hpp"
 #include "engine/core/defects.hpp"
@@ -88,12 +90,12 @@ std::vector<layout::MeshShape> meshes_of_stretches(optim::Optimizer& optimizer) 
 
 // A step changes the shards of the ranks that hold elements of a parameter with a gradient. The others note it.
 void note_step(optim::Optimizer&, const optim::Group& group) {
-  const std::map<const TensorImpl*, FlatMember> members = flat_members();
+  std::optional<std::map<const TensorImpl*, FlatMember>> members;  // made if this rank has something to note
   for (const optim::ParameterRef& parameter : group.parameters) {
     const Tensor tensor = parameter.get();
-    const auto at = members.find(&tensor.impl());
-    if (at == members.end() || tensor.num_elements() > 0) continue;
-    if (grad(tensor).defined() || has_grad_of_peers(tensor)) at->second.unit->note_step_elsewhere();
+    if (tensor.num_elements() > 0 || !(grad(tensor).defined() || has_grad_of_peers(tensor))) continue;
+    if (!members) members = flat_members();
+    if (const auto at = members->find(&tensor.impl()); at != members->end()) at->second.unit->note_step_elsewhere();
   }
 }
 

@@ -62,16 +62,20 @@ bool ShardContext::in_forward() const { return forward_root && forward_call == n
 
 void ShardContext::let_writers_wait_for_copy_in(device::Device at) const {
   const auto living = living_states();
-  device::Stream& copy_in = device::stream(at, device::Role::copy_in);
+  const auto any_group = [&living](bool (*has)(const ShardGroup&)) {
+    return std::any_of(living.begin(), living.end(),
+                       [has](const auto& state) { return state->group() && has(*state->group()); });
+  };
+  const ShardStreams streams(at);
+  device::Stream& compute = device::current_stream(at);
   // A prefetch hint may name a group that has run already: no module waits for its all-gather.
-  if (std::any_of(living.begin(), living.end(), [](const auto& state) {
-        return state->group() && state->group()->state() == GroupState::unsharding;
-      }))
-    wait(WaitEdge::compute_for_unused_copy_in, device::current_stream(at), copy_in);
+  if (any_group([](const ShardGroup& group) { return group.state() == GroupState::unsharding; }))
+    wait(WaitEdge::compute_for_unused_copy_in, compute, streams.copy_in);
+  if (any_group([](const ShardGroup& group) { return group.gathers_out_of_shards(); }))
+    wait(WaitEdge::compute_for_unused_copy_in, compute, streams.all_gather);
   // A backward need not follow a forward, and need not give the host a gradient that it waits for.
-  if (std::any_of(living.begin(), living.end(),
-                  [](const auto& state) { return state->group() && state->group()->shards().offloads(); }))
-    wait(WaitEdge::host_for_copy_in, device::current_stream(device::Device{}), copy_in.record());
+  if (any_group([](const ShardGroup& group) { return group.shards().offloads(); }))
+    wait(WaitEdge::host_for_copy_in, device::current_stream(device::Device{}), streams.copy_in.record());
 }
 
 void ShardContext::free_gather_buffers(const ShardStreams& streams) {

@@ -75,8 +75,8 @@ struct ShardContext {
   // gradient.
   void agree_on_end() const;
   void free_gather_buffers(const ShardStreams& streams);
-  // At the end of a forward or of a last backward, whose groups compute `at`: what writes the shards later runs after
-  // the copies that still read them.
+  // At the end of a forward or backward, whose groups compute `at`: what writes the shards later runs after the copies
+  // and the unused all-gathers that still read them.
   void let_writers_wait_for_copy_in(device::Device at) const;
   // Before an all-gather: the host waits until fewer than `limit` of the resharded groups are still in use.
   void wait_for_freed(int limit);

@@ -157,6 +157,12 @@ bool ShardGroup::has_unused_gather() const {
   return state() == GroupState::unsharding && !defect_armed(Defect::shard_unused_gather_kept);
 }
 
+bool ShardGroup::gathers_out_of_shards() const {
+  const Unsharding* gathered = std::get_if<Unsharding>(&buffers_);
+  if (!gathered || !gathered->buffers.input.defined()) return false;
+  return gathered->buffers.input.storage() == shards_->trained(0).storage();
+}
+
 void ShardGroup::free_unused_gather() {
   const ShardStreams streams(settings().device);
   GatherBuffers& buffers = std::get<Unsharding>(buffers_).buffers;

@@ -8,6 +8,7 @@
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/parallel/events.hpp"
+#include "engine/tensor/storage_state.hpp"
 
 namespace lockstep::parallel {
 
@@ -40,7 +41,7 @@ ShardGroup::~ShardGroup() {
   try {
     for (std::size_t i = 0; i < shards_->num_parameters(); ++i)
       if (const Tensor& leaf = shards_->parameter(i).leaf; leaf.defined() && !leaf.storage()->has_memory())
-        leaf.storage()->state = "its model was dropped";
+        leaf.storage()->state = state_model_dropped;
     if (state() == GroupState::unsharding) free_unused_gather();
     wait_for_reduction();
   } catch (const std::exception&) {

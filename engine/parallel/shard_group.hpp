@@ -71,6 +71,8 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   // unsharded show the shards and their gradients until the next forward or backward.
   void show_shards_until_next_use();
   bool has_unused_gather() const;
+  // Whether an all-gather that has begun and is not finished reads the shards themselves, without copy-in.
+  bool gathers_out_of_shards() const;
   void drop_unused_gather();
 
   // ---- reduction ----
@@ -147,16 +149,16 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   void allocate_targets(Reduction& reduction) const;
   void write_targets(const Reduction& reduction);
   void offload_gradient(const Tensor& trained, const Tensor& gradient, device::Stream& stream);
-  void let_other_gradients_wait(const Tensor& trained);
+  void let_other_gradients_wait(std::size_t index);
 
   std::shared_ptr<GroupShards> shards_;
   ReshardAfterForward reshard_after_forward_;
   Buffers buffers_;
-  std::vector<Tensor> reduction_outputs_;  // outputs, casts and partial sums that other streams may still use
-  device::Event delivered_;                // after the last operation of the reduction
-  bool host_waits_ = false;                // for offloaded gradients
-  std::vector<std::pair<Tensor, HookId>> in_flight_;  // tensors whose gradients are, with the hooks that wait for them
-  std::size_t num_reduced_ = 0;                       // parameters, in the running backward
+  std::vector<Tensor> reduction_outputs_;          // outputs, casts and partial sums that other streams may still use
+  device::Event delivered_;                        // after the last operation of the reduction
+  bool host_waits_ = false;                        // for offloaded gradients
+  std::vector<std::weak_ptr<TensorImpl>> hooked_;  // per trained tensor: the one with the hook that waits
+  std::size_t num_reduced_ = 0;                    // parameters, in the running backward
 };
 
 }  // namespace lockstep::parallel

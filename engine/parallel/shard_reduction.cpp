@@ -333,7 +333,7 @@ void ShardGroup::deliver(Reduction& reduction, device::Stream& stream) {
     return has_post_accumulate_hooks(shards_->trained(piece.shard));
   });
   if (!has_hooks) {
-    for (const ReducedPiece& piece : pieces) let_other_gradients_wait(shards_->trained(piece.shard));
+    for (const ReducedPiece& piece : pieces) let_other_gradients_wait(piece.shard);
     return;
   }
   wait_for_reduction();  // the hooks run on compute, and free its memory
@@ -387,14 +387,18 @@ void ShardGroup::offload_gradient(const Tensor& trained, const Tensor& gradient,
 }
 
 // ---- waiting for it ----
-// A gradient that reaches a shard on another way than its group, such as that of a penalty, is added on compute.
-void ShardGroup::let_other_gradients_wait(const Tensor& trained) {
+// A gradient that reaches a shard on another way than its group, such as that of a penalty, is added on compute. The
+// hook stays: it does nothing while no reduction is in flight. A shard that was replaced gets one of its own.
+void ShardGroup::let_other_gradients_wait(std::size_t index) {
+  const Tensor& trained = shards_->trained(index);
   if (!requires_grad(trained)) return;
-  const HookId hook = add_hook(trained, [weak = weak_from_this()](const Tensor&) {
+  hooked_.resize(shards_->num_trained());
+  if (hooked_[index].lock() == trained.impl_ptr()) return;
+  add_hook(trained, [weak = weak_from_this()](const Tensor&) {
     if (const auto group = weak.lock()) group->wait_for_reduction();
     return Tensor();
   });
-  in_flight_.emplace_back(trained, hook);
+  hooked_[index] = trained.impl_ptr();
 }
 
 void ShardGroup::free_reduction_outputs() {
@@ -410,7 +414,6 @@ void ShardGroup::wait_for_reduction() {
     wait(WaitEdge::host_for_offload, device::current_stream(device::Device{}), delivered_);
   delivered_ = device::Event();
   reduction_outputs_.clear();
-  for (const auto& [tensor, hook] : std::exchange(in_flight_, {})) remove_hook(tensor, hook);
 }
 
 }  // namespace lockstep::parallel

@@ -194,6 +194,9 @@ void ShardState::queue_end_of_backward() {
     const bool is_last = at->is_last_backward;
     const auto states = at->living_states();
     try {
+      // The end reshards groups that this backward has not reached, so a tensor in their slots would be lost.
+      for (const ShardStatePtr& state : states)
+        if (state->group()) state->group()->refuse_replaced_leaves();
       for (const ShardStatePtr& state : states) state->finish_backward();
     } catch (...) {
       at->callback_in = id;  // the next backward drops the gradients that are left
@@ -203,9 +206,10 @@ void ShardState::queue_end_of_backward() {
     at->agree_on_end();
     if (is_last)
       for (const ShardStatePtr& state : states) state->wait_at_end();
-    if (!is_last) return;
-    // Copy-in may still read the shards, and a group without a gradient has no reduction that would be waited for.
+    // Copy-in may still read the shards, and a group without a gradient has no reduction that would be waited for. A
+    // backward that is not the last one keeps all-gathers that it has not used.
     if (!states.empty()) at->let_writers_wait_for_copy_in(states.front()->settings_.device);
+    if (!is_last) return;
     at->forward_order.clear();
     at->free_reductions();
     if (!states.empty()) at->free_gather_buffers(ShardStreams(states.front()->settings_.device));

@@ -4,6 +4,7 @@
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharded.hpp"
+#include "engine/tensor/storage_state.hpp"
 
 namespace lockstep::parallel {
 
@@ -16,7 +17,7 @@ nn::ParameterSlot& ParameterSlotRef::get() const {
 void mark_replaced(const Tensor& old, DType dtype) {
   Storage& storage = *old.storage();
   storage.bump_version();
-  storage.state = str("cast to ", name_of(dtype));
+  storage.state = str(state_cast_to, name_of(dtype));
 }
 
 FullGradient reduced_over_inner_axes(const FullGradient& gradient, const std::string& owner) {

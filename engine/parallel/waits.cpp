@@ -33,16 +33,17 @@ constexpr std::array table = {
                  shard_compute_ignores_gather},
     WaitEdgeInfo{compute_for_unused_all_gather, "compute, before it drops an unused all-gather", "the all-gather",
                  "the flat buffers are freed after it", shard_compute_ignores_gather},
-    WaitEdgeInfo{compute_for_unused_copy_in, "compute, after a forward that leaves an all-gather unused", "copy-in",
+    WaitEdgeInfo{compute_for_unused_copy_in, "compute, after a forward or backward that leaves an all-gather unused",
+                 "copy-in, and the all-gather if its flat input is the shard itself (flat_shard)",
                  "it reads the shards, and the optimizer writes them", shard_optimizer_ignores_unused_gather},
     WaitEdgeInfo{copy_in_for_copy_out, "copy-in", "copy-out, which runs after the all-gather",
                  "the flat input is freed on copy-in", shard_input_freed_early},
     WaitEdgeInfo{all_gather_for_copy_out, "all-gather", "copy-out", "the flat output is freed on all-gather",
                  shard_output_freed_early},
     WaitEdgeInfo{all_gather_for_unsharded_use,
-                 "all-gather, before the next but one all-gather of flat_shard, before one ahead of its turn, and at "
-                 "the end of a forward or backward",
-                 "compute, up to the reshard of a flat parameter",
+                 "all-gather, before the next but one all-gather of flat_shard, before one ahead of its turn, at the "
+                 "end of a forward or backward, and when nothing holds the parameters of a dropped model any more",
+                 "compute, up to the reshard of a flat parameter or the drop of its last owner",
                  "the memory of the unsharded parameters is freed on all-gather", flat_memory_freed_early},
     WaitEdgeInfo{reduce_scatter_for_gradients, "reduce-scatter", "compute",
                  "compute copies the gradients into the flat input", shard_reduction_ignores_compute},
@@ -59,8 +60,8 @@ constexpr std::array table = {
                  "the last operation of each reduction", "the optimizer reads the gradients, and compute adds to them",
                  shard_optimizer_ignores_reduction},
     WaitEdgeInfo{host_for_copy_in,
-                 "the stream of the host, with offload, after a forward, at the end of a last backward, in `unshard()` "
-                 "and when an unused all-gather is dropped",
+                 "the stream of the host, with offload, after a forward, at the end of a backward, in `unshard()` and "
+                 "when an unused all-gather is dropped",
                  "copy-in", "it reads the shards, and the optimizer writes them there", shard_host_ignores_offload},
     WaitEdgeInfo{host_add_for_offload, "the stream of the host, with offload", "the copy of a gradient to the host",
                  "it adds the copy to the gradient of earlier backwards", shard_host_ignores_offload},

@@ -2,6 +2,7 @@
 
 #include "engine/core/error.hpp"
 #include "engine/device/capabilities.hpp"
+#include "engine/tensor/storage_state.hpp"
 
 namespace lockstep {
 
@@ -18,9 +19,8 @@ device::Memory& Storage::memory() const {
   }
   throw Error(str("the memory of ", what, " on ", device::to_text(device_), " is released",
                   state.empty() ? std::string() : str(" (", state, ")")),
-              state == "its model was dropped"  // the words of ~ShardGroup()
-                  ? "keep the model until the last backward through its graphs"
-                  : "unshard it before it is read");
+              state == state_model_dropped ? "keep the model until the last backward through its graphs"
+                                           : "unshard it before it is read");
 }
 
 void Storage::attach(device::MemoryPtr memory) {

@@ -5,6 +5,7 @@
 
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/tensor/storage_state.hpp"
 #include "engine/tensor/tensor.hpp"
 
 namespace lockstep {
@@ -59,6 +60,16 @@ TEST_F(StorageTest, ReadErrorNamesOwnerAndState) {
   EXPECT_THAT(message_of([&] { read(tensor); }),
               AllOf(HasSubstr("`layers.0.weight`"), HasSubstr("sim:0"), HasSubstr("resharded after forward")));
   EXPECT_THAT(message_of([&] { item(select(tensor, 0, 0)); }), HasSubstr("released"));
+}
+
+TEST_F(StorageTest, RemedyOfAReadDependsOnTheState) {
+  const Tensor tensor = zeros({3}, DType::float32, cpu);
+  tensor.storage()->release();
+  tensor.storage()->state = "sharded";
+  EXPECT_THAT(message_of([&] { read(tensor); }), HasSubstr("(sharded) (unshard it before it is read)"));
+  tensor.storage()->state = state_model_dropped;
+  EXPECT_THAT(message_of([&] { read(tensor); }),
+              HasSubstr("(its model was dropped) (keep the model until the last backward through its graphs)"));
 }
 
 TEST_F(StorageTest, ReleaseReturnsTheMemory) {

@@ -7,6 +7,7 @@
 
 #include "engine/core/error.hpp"
 #include "harness/cli/interrupts.hpp"
+#include "harness/launch/run_folder.hpp"
 
 namespace lockstep::cli {
 
@@ -16,36 +17,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int wait_ms = 1000;
 constexpr std::chrono::seconds most_after_signal{30};
-
-// A folder that this host has made in place of one that it does not see.
-class OwnFolder {
- public:
-  ~OwnFolder() {
-    leave();
-    std::error_code ignored;
-    if (!parent_.empty()) std::filesystem::remove(parent_, ignored);  // unless it holds something else
-  }
-  // Returns false when host 0's folder cannot be seen here.
-  bool enter(const std::string& path) {
-    if (path == path_) return !is_own_;
-    leave();
-    path_ = path;
-    std::error_code error;
-    is_own_ = !std::filesystem::exists(path, error) && std::filesystem::create_directories(path, error);
-    if (is_own_) parent_ = std::filesystem::path(path).parent_path();
-    return !is_own_;
-  }
-
- private:
-  void leave() {
-    std::error_code ignored;
-    if (is_own_) std::filesystem::remove_all(path_, ignored);
-    is_own_ = false;
-  }
-  std::string path_;
-  std::filesystem::path parent_;  // the folder of the run, which this host has made, too; empty: it has made none
-  bool is_own_ = false;
-};
 
 // Tells host 0 that this host does not see the folder of an option.
 void report_if_unseen(launch::Hosts& hosts, std::uint64_t number, const std::string& folder) {
@@ -87,7 +58,7 @@ int follow_cases(scenario::Library& library, const std::vector<scenario::Case>& 
   launch::Hosts& hosts = *options.hosts;
   launch::Pool pool(1);
   run::PlanBoards plans;
-  OwnFolder folder;
+  launch::FollowedFolder folder;
   bool has_told = false, has_looked = false;
   return follow_hosts(hosts, [&](const StageCommand& command) {
     LOCKSTEP_CHECK(static_cast<std::size_t>(command.ticket) < cases.size(), "host 0 starts case ", command.ticket,

@@ -81,6 +81,23 @@ steps:
   - expect: y != none
 )yaml";
 
+// Each rank keeps the shards of two ranks after forward. Those of model.0 have padding, so its slots hold copies.
+constexpr const char* keeps = R"yaml(ranks: {world_size: [4]}
+steps:
+  - model: Sequential(Linear(40, 42), Linear(42, 40), Linear(40, 2))
+    as: model
+  - fully_shard: {modules: [model.0, model.1, model], reshard_after_forward: 2}
+  - optimizer: {type: Adam, model: model, lr: 0.1}
+    as: adam
+  - repeat: 2
+    steps:
+      - forward: {y: "sum(model(ones([3, 40])))"}
+      - backward: y
+      - step: adam
+      - zero_grad: adam
+  - expect: y != none
+)yaml";
+
 class PlanCommand : public testing::Test {
  protected:
   PlanCommand() {
@@ -88,6 +105,7 @@ class PlanCommand : public testing::Test {
     home_.add("trains", trains);
     home_.add("one_group", one_group);
     home_.add("accumulates", accumulates);
+    home_.add("keeps", keeps);
     home_.add("plain", passes);
     std::ofstream(machine_) << "machine: flat\nlevels:\n"
                                "  - {name: links, ranks: 8192, latency_us: 1, bandwidth_gb_per_s: 1}\n";
@@ -155,7 +173,7 @@ TEST_F(PlanCommand, RefusesWhatItCannotPlan) {
 // The plan before a launch against the log and the statistics of the run.
 TEST_F(PlanCommand, AgreesWithRuns) {
   const std::vector<std::pair<std::string, std::string>> programs = {
-      {"trains", "2"}, {"trains", "4"}, {"one_group", "4"}, {"accumulates", "4"}};
+      {"trains", "2"}, {"trains", "4"}, {"one_group", "4"}, {"accumulates", "4"}, {"keeps", "4"}};
   for (const auto& [name, world_size] : programs) {
     const json line = line_of({"plan", name, "--world-size", world_size});
     const std::string results = home_ / "results.jsonl";

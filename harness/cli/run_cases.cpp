@@ -155,15 +155,7 @@ class Runner {
     Running& one = running_[ticket];
     one.test_case = &test_case;
     one.row = std::move(row);
-    try {
-      if (options_.schedule.is_on()) one.schedules = std::make_unique<CaseSchedules>(options_.schedule);
-      start_run(ticket, one);
-    } catch (const ResourceError& error) {
-      stop_for(error);
-      one.row.status = verdict::Status::MISSING;
-      one.row.reason = stop_reason_;
-      return finish_ticket(ticket);
-    }
+    start_run(ticket, one);
     while (pool_.full()) collect_one();
   }
 
@@ -176,15 +168,26 @@ class Runner {
     return num_ranks <= at_once;
   }
 
-  // Starts the case, or starts it again under its next schedule.
+  // Starts the case, or starts it again under its next schedule. If the machine refuses that, the case ends, with the
+  // failure of an earlier schedule if there is one.
   void start_run(int ticket, Running& one) {
-    const std::string again = one.num_runs++ > 0 ? str("-", one.num_runs) : std::string();
-    one.folder = nullptr;
-    one.folder = std::make_unique<launch::CaseFolder>(*folder_, str("case-", ticket + 1, again));
-    one.spec = spec_of(library_, *one.test_case, ticket, one.folder->path(), options_);
-    one.stages.clear();
-    one.next_stage = 0;
-    start_stage(pool_, ticket, one, options_, plans_, series_);
+    try {
+      if (options_.schedule.is_on() && !one.schedules)
+        one.schedules = std::make_unique<CaseSchedules>(options_.schedule);
+      const std::string again = one.num_runs++ > 0 ? str("-", one.num_runs) : std::string();
+      one.folder = nullptr;
+      one.folder = std::make_unique<launch::CaseFolder>(*folder_, str("case-", ticket + 1, again));
+      one.spec = spec_of(library_, *one.test_case, ticket, one.folder->path(), options_);
+      one.stages.clear();
+      one.next_stage = 0;
+      start_stage(pool_, ticket, one, options_, plans_, series_);
+    } catch (const ResourceError& error) {
+      stop_for(error);
+      one.row.status = verdict::Status::MISSING;
+      one.row.reason = stop_reason_;
+      if (one.schedules && one.schedules->has_failed()) conclude_schedules(one);
+      finish_ticket(ticket);
+    }
   }
 
   void collect_one() {
@@ -239,8 +242,12 @@ class Runner {
       if (one.row.reason.empty()) one.row.reason = one.schedules->text();
       return;
     }
-    const std::string path = write_schedule(options_.schedule.folder, ++num_schedules_, schedule_file_of(one));
-    one.row.repro = str("lockstep run --schedule ", scenario::shell_quoted("replay:" + path));
+    try {
+      const std::string path = write_schedule(options_.schedule.folder, ++num_schedules_, schedule_file_of(one));
+      one.row.repro = str("lockstep run --schedule ", scenario::shell_quoted("replay:" + path));
+    } catch (const Error& error) {  // `repro` repeats the search
+      stop_for(ResourceError(error.message(), error.remedy()));
+    }
     if (one.row.failure) one.row.failure->also.insert(one.row.failure->also.begin(), one.schedules->text());
   }
 

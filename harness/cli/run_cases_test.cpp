@@ -125,6 +125,27 @@ TEST_F(RunCases, NamesATemporaryFolderThatIsMissing) {
   EXPECT_THAT(ended.out, HasSubstr("set TMPDIR to a folder that can be written"));
 }
 
+TEST_F(RunCases, GivesAMissingRowWhereTheNextScheduleCannotStart) {
+  for (const char* name : {"a", "b"}) add(name, passes);
+  for (Case& one : cases_) one.device = "sim";
+  const Ended ended = in_child([&] {
+    ::setenv("TMPDIR", home_.path().c_str(), 1);
+    RunCasesOptions options;
+    options.schedule.request.kind = launch::ScheduleRequest::Kind::random;
+    options.schedule.count = 2;
+    options.before_ranks = [&](const Case&) {  // the folder of the second run is there already
+      for (const auto& each : std::filesystem::directory_iterator(home_.path()))
+        if (each.path().filename().string().starts_with("lockstep-run-"))
+          std::filesystem::create_directories(each.path() / "case-1-2");
+    };
+    run(options);
+    for (const std::string& row : rows_) std::printf("%s\n", row.c_str());
+    return 0;
+  });
+  EXPECT_THAT(ended.out, HasSubstr("a MISSING: the run was stopped: creating the temporary folder"));
+  EXPECT_THAT(ended.out, HasSubstr("b MISSING: the run was stopped: creating the temporary folder"));
+}
+
 TEST_F(RunCases, GivesAMissingRowForEachCaseAfterASignal) {
   for (const char* name : {"a", "b"}) add(name, passes);
   const Ended ended = in_child([&] {

@@ -1,10 +1,8 @@
 #include "harness/cli/schedule_file.hpp"
 
-#include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "engine/core/error.hpp"
@@ -97,11 +95,7 @@ ScheduleFile schedule_file_from_text(const std::string& text, const std::string&
 
 std::string write_schedule(const std::string& folder, int number, const ScheduleFile& file) {
   const std::string path = (std::filesystem::path(folder) / str("schedule-", number)).string();
-  report::make_parent_folder(path);
-  errno = 0;
-  std::ofstream out(path);
-  out << to_text(file) << std::flush;
-  if (!out) throw resource_error(str("writing ", path), errno != 0 ? errno : EIO);
+  report::write_whole_file(path, to_text(file));
   return path;
 }
 

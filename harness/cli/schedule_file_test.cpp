@@ -1,9 +1,13 @@
 #include "harness/cli/schedule_file.hpp"
 
+#include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "engine/core/error.hpp"
 #include "harness/cli/test_support.hpp"
@@ -60,6 +64,37 @@ TEST(ScheduleFile, ReplayEndsAsTheRunThatWroteIt) {
   const Ended again = lockstep(
       home, {"run", "--schedule", "replay:" + folder + "/schedule-1", "--schedule-files", home / "other files"});
   EXPECT_EQ(again.code, 1) << again.out << again.err;
+}
+
+TEST(ScheduleFile, IsWholeOrAbsent) {
+  const Home home;
+  const Ended ended = in_child([&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit small = {100, 100};
+    ::setrlimit(RLIMIT_FSIZE, &small);
+    ScheduleFile file;
+    file.scenario = std::string(200, 'a');
+    try {
+      write_schedule(home / "files", 1, file);
+    } catch (const Error&) {
+      return std::filesystem::is_empty(home / "files") ? 7 : 1;
+    }
+    return 0;
+  });
+  EXPECT_EQ(ended.code, 7);
+}
+
+TEST(ScheduleFile, ThatCannotBeWrittenHidesNoFailure) {
+  const Home home;
+  home.add("fails", "ranks: {world_size: [2]}\nsteps:\n  - let: {x: ones(2)}\n  - expect_equal: [x, rank]\n");
+  const std::string folder = home / "file", results = home / "results.jsonl";
+  std::ofstream(folder) << "in the way";
+  const Ended ran =
+      lockstep(home, {"run", "fails", "--schedule", "random:1", "--schedule-files", folder, "--results", results});
+  EXPECT_EQ(ran.code, 3) << ran.out << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("making the folder " + folder));
+  EXPECT_THAT(content_of(results), HasSubstr("\"status\":\"FAIL\""));
+  EXPECT_THAT(content_of(results), HasSubstr("--schedule 'random:1'"));
 }
 
 TEST(ScheduleFile, IsOneWordOfTheCommandThatReruns) {

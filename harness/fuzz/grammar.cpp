@@ -76,6 +76,11 @@ void derive_extras(Chooser choose, Program& program) {
   program.has_input_gradients =
       has_numbers && !program.parallel.is_narrow() && !program.is_scaled && choose.chance("input gradients", 12);
   program.starts_with_state = choose.chance("starts with state", 8);
+  // The parts of a tied parameter are reduced one by one, so their sum is rounded at another place.
+  const bool may_differ = !program.model.has_rounding && !program.parallel.is_narrow();
+  program.ties_late = !program.model.ties.empty() && program.parallel.api != Api::flat_shard && may_differ &&
+                      choose.chance("ties late", 40);
+  if (choose.chance("side model", 6)) program.side = derive_side(choose.in("of side model"), program);
   if (choose.chance("stale", 8)) program.stale = derive_stale_forward(choose.in("of stale"));
 }
 

@@ -39,6 +39,14 @@ Written derive_stale_forward(Chooser choose);  // it changes a tensor that its b
 DerivedModel derive_model(Chooser choose, bool tensor_parallel, int axis_size);
 Parallel derive_parallel(Chooser choose, Api api, int world_size, const DerivedModel& derived);
 Move derive_move(Chooser choose, const Program& program, const DerivedModel& derived);
+// It changes a flag of the model under test.
+inline bool has_flags(const Microbatch& microbatch) {
+  return !microbatch.sync || !microbatch.reshards || !microbatch.last_backward || !microbatch.all_reduces;
+}
+SideModel derive_side(Chooser choose, const Program& program);
+// Around the forwards of a step. `is_clear`: no parameter is frozen, and none has a gradient, which would be removed
+// with those of a failed backward.
+void derive_interruptions(Chooser choose, const Model& model, bool may_evaluate, bool is_clear, Step& step);
 std::vector<Step> derive_steps(Chooser choose, const Program& program);
 
 }  // namespace lockstep::fuzz

@@ -1,4 +1,6 @@
 // The steps of the training: microbatches with their flags, and what happens around them.
+#include <algorithm>
+
 #include "harness/fuzz/grammar.hpp"
 
 namespace lockstep::fuzz {
@@ -50,6 +52,23 @@ void derive_thaw(Chooser choose, const Program& program, const Parallel& paralle
   const auto count = static_cast<std::int64_t>(program.model.blocks.size());
   frozen = program.model.blocks[static_cast<std::size_t>(choose.number("which", 0, count - 1))];
   step.frozen = frozen;
+}
+
+// A child that is frozen between the forward and the backward of the only microbatch. A checkpoint refuses that.
+void derive_late_freeze(Chooser choose, const Program& program, const Parallel& parallel, std::string& frozen,
+                        Step& step) {
+  const bool may = parallel.api != Api::flat_shard && program.model.blocks.size() > 1 && !program.model.has_unused &&
+                   !parallel.only_tensor_parallel && !parallel.root_is_replicated && program.checkpoints.empty() &&
+                   step.microbatches.size() == 1 && frozen.empty();
+  if (!may || !choose.chance("late freeze", 8)) return;
+  const auto count = static_cast<std::int64_t>(program.model.blocks.size());
+  frozen = program.model.blocks[static_cast<std::size_t>(choose.number("which late", 0, count - 1))];
+  step.frozen_late = frozen;
+}
+
+// Two summands have one sum, whichever comes first.
+bool may_nest(const Step& step) {
+  return step.microbatches.size() == 2 && std::none_of(step.microbatches.begin(), step.microbatches.end(), has_flags);
 }
 
 bool is_trainable(const Program& program, const std::string& frozen) {
@@ -112,6 +131,10 @@ std::vector<Step> derive_steps(Chooser choose, const Program& program) {
     const bool races = (!parallel.offload.empty() && program.device != "cpu") || !parallel.prefetches.empty();
     step.evaluates_late = may_evaluate && !races && item.chance("evaluates late", 12);
     if (!moves_later) derive_thaw(item, program, parallel, frozen, step);
+    if (!moves_later) derive_late_freeze(item, program, parallel, frozen, step);
+    const bool is_clear = steps.empty() || steps.back().clear == Clear::to_none;
+    step.is_nested = is_clear && may_nest(step) && item.chance("nested", 25);
+    derive_interruptions(item, program.model, may_evaluate, is_clear && frozen.empty(), step);
     if (shards_by_groups(parallel) && !parallel.root_is_replicated && item.chance("unshards", 8)) {
       step.unsharded = parallel.groups.front().modules.front();
       step.unshards_async = item.chance("async", 50);

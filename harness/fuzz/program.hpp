@@ -97,13 +97,29 @@ struct Optimizer {
   std::string own_group;  // a child of the model whose parameters have options of their own; empty: none
 };
 
+// What the model under test does beside the training. The training goes on as if it had not happened.
+struct Interruption {
+  enum Kind {
+    none,
+    lost_forward,    // its loss is dropped at once
+    kept_forward,    // its loss is kept, and has no backward
+    failed_forward,  // within a module
+    failed_backward
+  };
+  Kind kind = none;
+  std::string module;        // that fails
+  bool fails_after = false;  // its forward or backward; otherwise before it
+};
+
 struct Microbatch {
   bool sync = true;
-  bool reshards = true;           // after backward
-  bool last_backward = true;      // is_last_backward
-  bool all_reduces = true;        // requires_all_reduce
-  std::string resharded_between;  // a module that is resharded between forward and backward; empty: none
-  bool gives_gradient = false;    // backward begins at the output
+  bool reshards = true;            // after backward
+  bool last_backward = true;       // is_last_backward
+  bool all_reduces = true;         // requires_all_reduce
+  std::string resharded_between;   // a module that is resharded between forward and backward; empty: none
+  bool gives_gradient = false;     // backward begins at the output
+  bool evaluates_between = false;  // the model runs without a graph between forward and backward
+  Interruption before;
 };
 
 // Before one of the steps, the state of the model under test and of its optimizer moves into a new model under another
@@ -131,10 +147,12 @@ enum class Clear { to_none, to_zeros, not_at_all };
 
 struct Step {
   std::vector<Microbatch> microbatches{Microbatch{}};
+  bool is_nested = false;  // both forwards come first, then the backward of the second, then that of the first
   int rows = 2;
   bool evaluates = false;       // the model runs without a graph before the step
   bool evaluates_late = false;  // and between the backward and the update
   std::string frozen, thawed;   // children of the model, before the step; empty: none
+  std::string frozen_late;      // a child that is frozen between the forward and the backward; empty: none
   std::string unsharded;        // a module that `unshard` gathers before the step; empty: none
   bool unshards_async = false;
   std::string max_norm, norm;                       // of clipping; empty: none
@@ -145,6 +163,13 @@ struct Step {
   bool gathers_losses = false;                      // by a collective of the scenario
   bool waits_for_event = false;                     // set_post_optim_event
   Restore restore = Restore::none;
+};
+
+// A hook of a module of the model under test that trains another model.
+struct SideModel {
+  std::string module;
+  std::string event;  // before_backward
+  std::string verb;   // the API that distributes the other model
 };
 
 enum class Loss { squares, mean, entropy, distance, changed };
@@ -159,6 +184,8 @@ struct Program {
   std::vector<std::pair<std::string, std::string>> checkpoints;  // module, form
   std::vector<std::string> saved;                                // operations that the checkpoints keep
   std::vector<std::string> frozen;                               // children of the model, from the beginning
+  bool ties_late = false;                                        // after the APIs have distributed the model
+  std::optional<SideModel> side;
   std::optional<Move> move;
   Optimizer optimizer;
   bool may_be_replicated = false;  // a replicated copy has the values of the model under test

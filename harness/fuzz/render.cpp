@@ -62,7 +62,7 @@ void render_models(const Program& program, Json& steps) {
   render_mesh(program.parallel, steps);
   steps.push_back({{"seed", program.value_seed}});
   steps.push_back({{"model", program.model.build}, {"as", "test"}});
-  render_ties(program, steps);
+  if (!program.ties_late) render_ties(program, "test", steps);
   for (const std::string& child : program.frozen)
     steps.push_back({{"set_requires_grad", {{"parameters", str("test.", child, ".**")}, {"to", false}}}});
   steps.push_back({{"copy", "test"}, {"as", "alone"}});
@@ -146,9 +146,9 @@ void render_mesh(const Parallel& parallel, Json& steps) {
   steps.push_back({{"mesh", {{"shape", parallel.shape}, {"names", names}}}, {"as", "world"}});
 }
 
-void render_ties(const Program& program, Json& steps) {
+void render_ties(const Program& program, const std::string& model, Json& steps) {
   for (const auto& [slot, source] : program.model.ties)
-    steps.push_back({{"set_parameter", {{"parameter", "test." + slot}, {"to", "test." + source}}}});
+    steps.push_back({{"set_parameter", {{"parameter", path_of(model, slot)}, {"to", path_of(model, source)}}}});
 }
 
 void render_test_parallel(const Program& program, const Parallel& parallel, Json& steps) {
@@ -202,7 +202,7 @@ std::string name_of(const Program& program) {
 
 bool promises_bits(const Program& program) {
   const Parallel& parallel = program.parallel;
-  if (parallel.api == Api::tensor_parallel) return false;
+  if (parallel.api == Api::tensor_parallel || program.ties_late) return false;
   for (const Step& step : program.steps) {
     if (!step.max_norm.empty()) return false;
     for (const Microbatch& microbatch : step.microbatches)
@@ -218,6 +218,8 @@ Json scenario_of(const Program& program, bool for_peer) {
       str("Program ", program.index, " of seed ", program.seed, ": the ranks train as one rank alone.");
   document["ranks"] = {{"world_size", program.world_size}, {"launch", program.launch}};
   if (program.device != "cpu") document["device"] = {program.device};
+  const std::string unplanned = unplanned_reason(program);
+  if (!unplanned.empty()) document["plan"] = {{"unplanned", unplanned}};
   if (!program.model.definitions.empty() || !program.model.written.empty() || program.stale) {
     Json models;
     for (const std::string& name : program.model.definitions) models[name] = definitions().at(name);
@@ -229,6 +231,8 @@ Json scenario_of(const Program& program, bool for_peer) {
   render_models(program, steps);
   if (program.beside_replicated) render_replicate(program, program.parallel, "replicated", {""}, false, steps);
   render_test_parallel(program, program.parallel, steps);
+  for (const std::string& model : models_of(program))
+    if (program.ties_late) render_ties(program, model, steps);
   for (const std::string& model : models_of(program)) render_optimizer(program, model, for_peer, steps);
   render_steps(program, for_peer, steps);
   document["steps"] = steps;

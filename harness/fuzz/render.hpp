@@ -14,8 +14,8 @@
 namespace lockstep::fuzz {
 
 // Whether all of a program's checks require the same bits: no product of matrices is split over ranks, no value is
-// rounded to 16 bits on one side only, no norm is summed in another order, and no partial sum is kept between
-// microbatches. Gradients under a scaler may differ below the smallest normal float32.
+// rounded to 16 bits on one side only, no norm is summed in another order, no partial sum is kept between microbatches,
+// and no parameter is tied late. Gradients under a scaler may differ below the smallest normal float32.
 bool promises_bits(const Program& program);
 
 std::string name_of(const Program& program);  // "seed_7_program_3"; its scenario is fuzz/seed_7_program_3

@@ -30,7 +30,8 @@ bool stays_unsharded(const Group& group) {
 std::string gathered_after_forward(const Program& program, const Parallel& parallel, const Step& step) {
   const bool is_plain = parallel.api == Api::fully_shard && !parallel.root_is_replicated && parallel.prefetches.empty();
   if (!is_plain || (!step.unsharded.empty() && !is_used(program.model, step.unsharded))) return "";
-  std::string stays;  // the groups of modules inside others come first
+  if (program.ties_late) return "";  // a group gathers what was two parameters when it was made
+  std::string stays;                 // the groups of modules inside others come first
   for (const Group& group : parallel.groups) {
     if (group.other_dim && stays_unsharded(group)) return "";
     for (const std::string& module : group.modules) {
@@ -48,8 +49,12 @@ std::string gathered_after_forward(const Program& program, const Parallel& paral
 }
 
 bool promises_buffers(const Program& program) {
-  const bool runs_again = std::any_of(program.steps.begin(), program.steps.end(),
-                                      [](const Step& step) { return step.evaluates || step.evaluates_late; });
+  const bool runs_again = std::any_of(program.steps.begin(), program.steps.end(), [](const Step& step) {
+    const bool is_interrupted = std::any_of(step.microbatches.begin(), step.microbatches.end(), [](const auto& each) {
+      return each.evaluates_between || each.before.kind != Interruption::none;
+    });
+    return step.evaluates || step.evaluates_late || is_interrupted;
+  });
   return program.model.has_buffers && !program.move && program.checkpoints.empty() && !runs_again;
 }
 

@@ -23,7 +23,7 @@ void render_move(const Program& program, bool for_peer, Json& steps) {
     steps.push_back({{"model", {{"build", program.model.build}, {"device", "meta"}}}, {"as", "test"}});
   else
     steps.push_back({{"model", program.model.build}, {"as", "test"}});
-  render_ties(program, steps);
+  render_ties(program, "test", steps);
   render_test_parallel(program, move.parallel, steps);
   if (move.is_deferred) put("to_empty", "test");
   render_optimizer(program, "test", for_peer, steps);

@@ -32,14 +32,17 @@ class Steps : private Checks {
       if (program_.starts_with_state) put("init_optimizer_state", model + "_optimizer");
       if (program_.averages) render_averages(model, true, steps_);
     }
+    if (program_.side) render_side(*program_.side, steps_);
+    render_failing_hooks(program_, 0, program_.move ? program_.move->before_step : program_.steps.size(), steps_);
     if (program_.is_scaled) put("grad_scaler", {{"init_scale", 1024}, {"growth_interval", 1}}, "scaler");
   }
 
   void finish() {
+    if (program_.side) render_end_of_side(program_, steps_);
     if (program_.stale) {
       steps_.push_back({{"model", program_.stale->name + "()"}, {"as", "stale"}});
-      put("forward", {{"lost", "sum(stale(randn(3, 4)))"}});
-      steps_.push_back({{"backward", "lost"}, {"raises", "was changed in place"}});
+      put("forward", {{"lost_in_place", "sum(stale(randn(3, 4)))"}});
+      steps_.push_back({{"backward", "lost_in_place"}, {"raises", "was changed in place"}});
     }
     if (!program_.averages) return;
     for (const std::string& model : models_of(program_))
@@ -51,13 +54,18 @@ class Steps : private Checks {
     x_ = str("x_", index);
     if (program_.move && program_.move->before_step == static_cast<std::size_t>(index)) move();
     before(step);
-    for (std::size_t k = 0; k < step.microbatches.size(); ++k) run("test", "loss", step, k, index);
+    run_test(step, index);
     keep_input_gradients("loss", step);
     if (program_.beside_replicated) {
-      for (std::size_t k = 0; k < step.microbatches.size(); ++k) run("replicated", "other", step, k, index);
+      for (std::size_t k = 0; k < step.microbatches.size(); ++k) {
+        forward("replicated", "other", step, k, index);
+        backward("replicated", "other", step, k);
+      }
       keep_input_gradients("other", step);
     }
     add_alone(step, index);
+    for (const std::string& model : models_of(program_))
+      if (model != "test") freeze_late(step, model);
     if (program_.is_scaled) put("unscale", {{"optimizer", "test_optimizer"}, {"scaler", "scaler"}});
     compare_losses(step);
     compare_input_gradients(step, index);
@@ -84,6 +92,7 @@ class Steps : private Checks {
 
   void move() {
     render_move(program_, for_peer_, steps_);
+    render_failing_hooks(program_, program_.move->before_step, program_.steps.size(), steps_);
     parallel_ = &program_.move->parallel;
     test_flags_ = {};
   }
@@ -105,6 +114,14 @@ class Steps : private Checks {
     } else {
       put("unshard", module);
     }
+  }
+
+  // The backward gives gradients to the parameters that were trainable in its forward. A plain model gives none to one
+  // that is frozen since, so it freezes its own after the backward.
+  void freeze_late(const Step& step, const std::string& model) {
+    if (step.frozen_late.empty()) return;
+    put("set_requires_grad", {{"parameters", str(model, ".", step.frozen_late, ".**")}, {"to", false}});
+    has_frozen_ = true;
   }
 
   std::string loss_of(const std::string& y) const {
@@ -172,30 +189,51 @@ class Steps : private Checks {
     });
   }
 
-  void run(const std::string& model, const std::string& loss, const Step& step, std::size_t k, int index) {
-    const Microbatch& microbatch = step.microbatches[k];
-    set_flags(model, microbatch);
-    if (program_.model.draws) put("seed", str(seed_of(index, k), " + ", me_));
-    const std::string name = str(loss, "_", k);
-    Json values = {{"y", str(model, "(", own(k), ")")}, {name, loss_of("y")}};
-    const bool is_scaled = program_.is_scaled && model == "test";
-    const bool overflows = step.overflows && k + 1 == step.microbatches.size();
-    if (is_scaled) values["scaled"] = str(name, " * scaler.scale", overflows ? infinity() : "");
-    put("forward", values);
-    if (model == "test") expect_resharded(step);
-    if (model == "test" && !microbatch.resharded_between.empty())
-      put("reshard", path_of("test", microbatch.resharded_between));
-    if (microbatch.gives_gradient)
-      put("backward", {{"loss", "y"}, {"gradient", "(y - 1) * 2"}});
-    else
-      put("backward", is_scaled ? "scaled" : name);
+  void run_test(const Step& step, int index) {
+    const std::size_t count = step.microbatches.size();
+    for (std::size_t k = 0; k < count; ++k) {
+      forward("test", "loss", step, k, index);
+      if (!step.is_nested) backward("test", "loss", step, k);
+    }
+    for (std::size_t k = count; step.is_nested && k-- > 0;) backward("test", "loss", step, k);
   }
 
+  void forward(const std::string& model, const std::string& loss, const Step& step, std::size_t k, int index) {
+    const Microbatch& microbatch = step.microbatches[k];
+    set_flags(model, microbatch);
+    if (model == "test") render_interruption(program_, microbatch.before, own(k), steps_);
+    if (program_.model.draws) put("seed", str(seed_of(index, k), " + ", me_));
+    const std::string name = str(loss, "_", k);
+    const std::string y = output(step, k);
+    Json values = {{y, str(model, "(", own(k), ")")}, {name, loss_of(y)}};
+    const bool is_scaled = program_.is_scaled && model == "test";
+    const bool overflows = step.overflows && k + 1 == step.microbatches.size();
+    if (is_scaled) values[scaled(step, k)] = str(name, " * scaler.scale", overflows ? infinity(y) : "");
+    put("forward", values);
+    if (model == "test" && !step.is_nested) expect_resharded(step);
+    if (model == "test" && microbatch.evaluates_between) evaluate();
+    if (model == "test" && !microbatch.resharded_between.empty())
+      put("reshard", path_of("test", microbatch.resharded_between));
+    if (model == "test") freeze_late(step, model);
+  }
+
+  void backward(const std::string& model, const std::string& loss, const Step& step, std::size_t k) {
+    const std::string y = output(step, k);
+    if (step.microbatches[k].gives_gradient)
+      put("backward", {{"loss", y}, {"gradient", str("(", y, " - 1) * 2")}});
+    else
+      put("backward", program_.is_scaled && model == "test" ? scaled(step, k) : str(loss, "_", k));
+  }
+
+  // Names of microbatch k. Those of several that are in progress at once differ.
+  static std::string output(const Step& step, std::size_t k) { return step.is_nested ? str("y_", k) : "y"; }
+  static std::string scaled(const Step& step, std::size_t k) { return step.is_nested ? str("scaled_", k) : "scaled"; }
+
   // A summand that makes the gradient of one output infinite, on the last rank with inputs of its own.
-  std::string infinity() const {
+  std::string infinity(const std::string& y) const {
     const std::string factor =
         parallel_->data_ranks == 1 ? "inf" : str("(inf if ", me_, " == ", parallel_->data_ranks - 1, " else 0)");
-    return " + sum(narrow(y, -1, 0, 1)) * " + factor;
+    return str(" + sum(narrow(", y, ", -1, 0, 1)) * ", factor);
   }
 
   std::int64_t seed_of(int index, std::size_t k) const {

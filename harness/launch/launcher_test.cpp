@@ -234,6 +234,15 @@ TEST(Launcher, BlamesNoThreadForASignalFromOutside) {
   }
 }
 
+TEST(Launcher, LetsNoRankEndTheOthers) {
+  const LaunchResult result = launch(options_for(2, Launch::process), [](int rank) {
+    if (rank == 1) Pool::end_ranks_of_process();
+    comm::barrier(comm::world_group());
+    return fine(rank);
+  });
+  for (const RankOutcome& outcome : result.outcomes) EXPECT_EQ(outcome.status, RankStatus::finished) << outcome.detail;
+}
+
 TEST(Launcher, ReportsAnExitWithoutAnOutcome) {
   const LaunchResult result = launch(options_for(2, Launch::process), [](int rank) {
     if (rank == 0) _exit(9);

@@ -91,6 +91,18 @@ RunFolder::RunFolder() {
   }
 }
 
+RunFolder::RunFolder(const std::string& path) {
+  const std::string parent = fs::path(path).parent_path().string();
+  std::error_code ignored;  // mkdir() gives the reason
+  fs::create_directories(parent, ignored);
+  sweep_run_folders(parent);
+  while (lock_ < 0) {
+    if (::mkdir(path.c_str(), 0700) != 0) fail(path, errno);
+    if (!tree_) tree_.emplace(path);
+    lock_ = lock_new_folder(path);
+  }
+}
+
 RunFolder::~RunFolder() {
   tree_.reset();
   ::close(lock_);
@@ -98,6 +110,22 @@ RunFolder::~RunFolder() {
 
 CaseFolder::CaseFolder(const RunFolder& run, const std::string& name) : tree_(str(run.path(), "/", name)) {
   if (::mkdir(path().c_str(), 0700) != 0) fail(path(), errno);
+}
+
+bool FollowedFolder::enter(const std::string& path) {
+  if (path == path_) return is_seen_;
+  case_.reset();
+  path_ = path;
+  std::error_code ignored;
+  is_seen_ = fs::exists(path, ignored);
+  if (is_seen_) return true;
+  try {
+    const fs::path folder(path);
+    if (!run_) run_.emplace(folder.parent_path().string());
+    case_.emplace(*run_, folder.filename().string());
+  } catch (const ResourceError&) {  // most cases write no file
+  }
+  return false;
 }
 
 int sweep_run_folders(const std::string& parent) {

@@ -5,7 +5,8 @@
 //
 // A run holds a lock (flock) on its folder until it ends. The kernel releases the lock however the run ends, so a
 // folder without a lock has no owner. Symbolic links, folders of other users, and folders with such a name that no run
-// has made are never touched. Both constructors throw ResourceError when the folder cannot be created.
+// has made are never touched. The constructors of RunFolder and CaseFolder throw ResourceError when the folder cannot
+// be created.
 #pragma once
 
 #include <optional>
@@ -18,6 +19,9 @@ namespace lockstep::launch {
 class RunFolder {
  public:
   RunFolder();
+  // At this path, which is the path of the run's folder on another host. Makes the folders above it, which stay. Throws
+  // ResourceError also when the path exists.
+  explicit RunFolder(const std::string& path);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
@@ -35,6 +39,21 @@ class CaseFolder {
 
  private:
   TemporaryTree tree_;
+};
+
+// The folder of a case on a host other than host 0: the folder of host 0 where this host sees it, else a folder at the
+// same path in a run folder of this host.
+class FollowedFolder {
+ public:
+  // For the next case, or for the next stage of the same one. `path` is the folder of host 0. Returns whether this host
+  // sees it. If the machine refuses another folder at the path, there is none, and cases that write files fail.
+  bool enter(const std::string& path);
+
+ private:
+  std::string path_;
+  bool is_seen_ = true;
+  std::optional<RunFolder> run_;  // made for the first case whose folder is not seen
+  std::optional<CaseFolder> case_;
 };
 
 // Removes the run folders in `parent` whose owners have ended. Returns their number.

@@ -131,6 +131,53 @@ TEST_F(RunFolders, AreRemovedByAProcessThatRunsNoDestructors) {
   ::close(ends[1]);
 }
 
+TEST_F(RunFolders, OfAFollowingHostStayWhileItRuns) {
+  const std::string run = parent_ + "/lockstep-run-a1B2c3";
+  {
+    FollowedFolder folder;
+    EXPECT_FALSE(folder.enter(run + "/case-1"));
+    EXPECT_FALSE(folder.enter(run + "/case-1"));  // the next stage
+    { const RunFolder other; }
+    EXPECT_TRUE(fs::is_directory(run + "/case-1"));
+    EXPECT_FALSE(folder.enter(run + "/case-2"));
+    EXPECT_FALSE(fs::exists(run + "/case-1"));
+    EXPECT_TRUE(fs::is_directory(run + "/case-2"));
+  }
+  EXPECT_TRUE(fs::is_empty(parent_));
+}
+
+TEST_F(RunFolders, OfAKilledFollowingHostAreRemovedByTheNextRun) {
+  const std::string run = parent_ + "/lockstep-run-a1B2c3";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    FollowedFolder folder;
+    folder.enter(run + "/case-1");
+    for (;;) ::kill(::getpid(), SIGKILL);
+  }
+  ::waitpid(child, nullptr, 0);
+  ASSERT_TRUE(fs::is_directory(run + "/case-1"));
+  const RunFolder next;
+  EXPECT_FALSE(fs::exists(run));
+}
+
+TEST_F(RunFolders, OfHost0AreUsedWhereAFollowingHostSeesThem) {
+  const RunFolder run;
+  const CaseFolder of_host_0(run, "case-1");
+  {
+    FollowedFolder folder;
+    EXPECT_TRUE(folder.enter(of_host_0.path()));
+    EXPECT_THROW(RunFolder{run.path()}, ResourceError);
+  }
+  EXPECT_TRUE(fs::is_directory(of_host_0.path()));
+}
+
+TEST_F(RunFolders, OfAFollowingHostMayBeRefused) {
+  std::ofstream(parent_ + "/file") << "in the way";
+  FollowedFolder folder;
+  EXPECT_FALSE(folder.enter(parent_ + "/file/lockstep-run-a1B2c3/case-1"));
+  EXPECT_TRUE(fs::is_regular_file(parent_ + "/file"));
+}
+
 TEST_F(RunFolders, NameAMissingTemporaryFolder) {
   ::setenv("TMPDIR", "/nonexistent", 1);
   try {

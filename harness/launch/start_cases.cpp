@@ -92,8 +92,10 @@ int Pool::State::free_core() const {
   return core;
 }
 
-// Closes, in a new child, the launcher's descriptors of the other children.
+// Closes, in a new child, the launcher's descriptors of the other children. They are not processes of the child: it
+// must not end them, and later their numbers may be those of other processes.
 void Pool::State::close_inherited() {
+  of_process = nullptr;
   for (const std::unique_ptr<RunningCase>& each : cases) {
     for (Child& child : each->children) close_descriptors(child);
     close_fd(each->world_file);

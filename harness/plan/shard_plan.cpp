@@ -143,7 +143,8 @@ void ShardPlan::all_gather(std::size_t number, bool prefetch) {
   }
   Axis axis = group.choices.shard;
   std::int64_t bytes = 0;
-  if (group.state == State::sharded_post_forward && !stale) {
+  group.from_post_forward = group.state == State::sharded_post_forward && !stale;
+  if (group.from_post_forward) {
     axis.size = group.choices.reshard_after_forward.ranks;
     bytes = padded_bytes(group, {group.parameters.begin(), group.parameters.end()}, false);
   } else {
@@ -217,6 +218,11 @@ ShardPlan::SlotTensor ShardPlan::slot_tensor(TensorId parameter) const {
 
 bool ShardPlan::is_unsharded(TensorId parameter) const {
   return groups_[owner_of_.at(parameter)].state == State::unsharded;
+}
+
+bool ShardPlan::is_from_post_forward_shards(TensorId parameter) const {
+  const Group& group = groups_[owner_of_.at(parameter)];
+  return group.from_post_forward && (group.state == State::prefetched || group.state == State::unsharded);
 }
 
 int ShardPlan::num_post_forward_ranks(TensorId parameter) const {

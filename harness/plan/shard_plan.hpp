@@ -109,6 +109,8 @@ class ShardPlan {
   enum class SlotTensor { local_shard, post_forward_shard, full };
   SlotTensor slot_tensor(TensorId parameter) const;
   bool is_unsharded(TensorId parameter) const;  // whether the full parameter is in memory
+  // Whether the last all-gather of a parameter was one of post-forward shards, and no reshard has followed.
+  bool is_from_post_forward_shards(TensorId parameter) const;
   // The number of ranks that hold a parameter together in the post-forward state.
   int num_post_forward_ranks(TensorId parameter) const;
   // The parameters whose gradients were reduced since the last call, in the order of the reductions.
@@ -172,6 +174,7 @@ class ShardPlan {
     FlatLayout flat;  // of a unit
     State state = State::sharded;
     bool shows_shards = false;                          // an unsharded unit, after an evaluation or a backward
+    bool from_post_forward = false;                     // the last all-gather was among the ranks of that state
     std::map<TensorId, std::vector<GatherInput>> sent;  // of parameters with an extension
     std::map<TensorId, std::uint64_t> gathered;         // versions of the shards at the last all-gather
     int context = -1;                                   // set by the first forward of its root

@@ -197,6 +197,7 @@ RankTrace parse_trace(std::string_view text, const std::string& path) {
     ++number;
     try {
       const Json json = Json::parse(line);
+      if (const auto key = doubled_key(line)) throw Error(str("an object has the key '", *key, "' twice"));
       if (ended) throw Error("a line follows the last one");
       if (number == 1) {
         if (json.at("kind") != "trace") throw Error("the first line is not of a trace");

@@ -137,6 +137,8 @@ TEST(ReadTraces, ReadsTracesAndRefusesOtherFiles) {
   EXPECT_THAT(error_of(head + end), HasSubstr("records are missing"));
   EXPECT_THAT(error_of(line + end), HasSubstr("x.jsonl:1"));
   EXPECT_THAT(error_of(head + "{" + line + end), HasSubstr("x.jsonl:2"));
+  EXPECT_THAT(error_of(head + "{\"hash\":\"0\"," + line.substr(1) + end),
+              HasSubstr("x.jsonl:2: this is not a trace of bits: an object has the key 'hash' twice"));
 }
 
 TEST(ReadTraces, IgnoresOtherFilesAndSortsByNumber) {

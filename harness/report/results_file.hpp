@@ -60,9 +60,9 @@ struct ResultsFile {
   std::vector<std::string> warnings;  // a last line that is cut off, a missing summary
 };
 
-// Throws Error with path:line for a file that is not a results file: a line that is not JSON, a field that is missing
-// or of the wrong type, no run in the first line. A last line that is cut off gives a warning, and the lines before it
-// are kept.
+// Throws Error with path:line for a file that is not a results file: a line that is not JSON, an object with a key
+// twice, a field that is missing or of the wrong type, no run in the first line. A last line that is cut off gives a
+// warning, and the lines before it are kept.
 ResultsFile read_results(const std::string& path);
 ResultsFile parse_results(std::string_view text, const std::string& path);
 

@@ -144,6 +144,17 @@ TEST(ResultsFile, RefusesOtherFiles) {
             "r.jsonl:3: a line follows the summary");
 }
 
+// Of two entries with the same key, a parser keeps one.
+TEST(ResultsFile, RefusesAKeyThatAnObjectHasTwice) {
+  EXPECT_EQ(refusal(with_case("\"status\":\"FAIL\"", "\"status\":\"FAIL\",\"status\":\"PASS\"")),
+            "r.jsonl:2: an object has the key 'status' twice");
+  EXPECT_EQ(refusal(with_case("\"count\":2", "\"count\":2,\"\\u0063ount\":3")),
+            "r.jsonl:2: an object has the key 'count' twice");
+  // Two objects may have the same keys.
+  EXPECT_EQ(refusal(with_case("\"seconds\":", "\"later\":[{\"a\":{\"a\":1}},{\"a\":2}],\"seconds\":")),
+            "nothing was refused");
+}
+
 TEST(ResultsFile, RefusesWrongTypesAndMissingFields) {
   EXPECT_EQ(refusal("{\"kind\":\"run\",\"schema\":2}\n"),
             "r.jsonl:1: the file has schema 2, but this program reads schema 1");

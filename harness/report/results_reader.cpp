@@ -5,6 +5,7 @@
 
 #include "engine/core/resources.hpp"
 #include "harness/report/results_file.hpp"
+#include "harness/report/text.hpp"
 #include "harness/scenario/regular_file.hpp"
 
 namespace lockstep::report {
@@ -280,6 +281,7 @@ ResultsFile parse_results(std::string_view text, const std::string& path) {
     }
     if (json.is_discarded()) line.refuse("this is not JSON");
     if (!json.is_object()) line.refuse(str("a line should be a JSON object, not ", json.type_name()));
+    if (const auto key = doubled_key(content)) line.refuse(str("an object has the key '", *key, "' twice"));
     const std::string kind = line.text(json, "kind");
     if (!run_seen && kind != "run") line.refuse(str("the first line should be of kind 'run', not '", kind, "'"));
     if (file.summary) line.refuse("a line follows the summary");

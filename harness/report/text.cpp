@@ -5,9 +5,11 @@
 #include <filesystem>
 #include <fstream>
 #include <new>
+#include <set>
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,6 +30,48 @@ std::string bytes_text(double bytes) {
 }
 
 std::string plural(std::int64_t count, std::string_view noun) { return str(count, " ", noun, count == 1 ? "" : "s"); }
+
+namespace {
+
+// The handler of parser events. The library prescribes the names, and `false` ends the parsing.
+class KeyWatch final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  std::optional<std::string> doubled;
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override {
+    keys_of_open_.emplace_back();
+    return true;
+  }
+  bool key(string_t& name) override {
+    if (!keys_of_open_.back().insert(name).second) doubled = name;
+    return !doubled;
+  }
+  bool end_object() override {
+    keys_of_open_.pop_back();
+    return true;
+  }
+  bool start_array(std::size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override { return false; }
+
+ private:
+  std::vector<std::set<std::string>> keys_of_open_;  // of each object that has not ended, innermost last
+};
+
+}  // namespace
+
+std::optional<std::string> doubled_key(std::string_view json) {
+  KeyWatch watch;
+  nlohmann::json::sax_parse(json, &watch);
+  return watch.doubled;
+}
 
 void make_parent_folder(const std::string& path) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();

@@ -22,7 +22,7 @@ TEST(Interpreter, RoutinesHaveTheirOwnScope) {
       "double\n---\nroutine: double\nsummary: Twice.\nparameters:\n  x: any\n  by: {type: integer, default: 2}\n"
       "gives: [twice]\nsteps:\n  - let: {twice: x * by, inner: 5}\n  - expect: twice == 6\n";
   const Ran ran = run_steps(R"yaml(
-  - let: {x: 1, inner: 7}
+  - let: {x: rank + 1, inner: rank + 7}
   - use: double
     with: {x: 3}
     as: {twice: six}

@@ -87,7 +87,7 @@ TEST_P(Launches, MeshesHaveSlices) {
 
 TEST_P(Launches, ExpectAcrossReportsDifferences) {
   const Ran ran = run_steps(R"yaml(
-  - let: {x: "arange(5) * (1 if rank == 0 else 2)", one: 1}
+  - let: {x: "arange(5) * (1 if rank == 0 else 2)", one: len(x.shape)}
   - expect_across: {value: x}
   - expect_across: {value: "[one, 'a']"}
   - expect_across: {value: ones(2), same: false}

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "engine/core/text.hpp"
 #include "harness/scenario/call_arguments.hpp"
@@ -71,7 +72,9 @@ class Checker {
       typed.name = entry.name;
       typed.type = parameter == nullptr ? ArgType::any : argument_type_of(parameter->type);
       if (entry.value != nullptr) check_argument(*entry.value, typed, scope);
-      if (binds) bind_name(entry.name, entry.place, scope, diagnostics_);
+      if (!binds) continue;
+      if (binds_constant(step, entry, scope)) scope.constants.insert(entry.name);
+      bind_name(entry.name, entry.place, scope, diagnostics_);
     }
     may_have_effects_ = false;
     if (step.raises) {
@@ -90,6 +93,7 @@ class Checker {
       bind_name(name, step.place, scope, diagnostics_);
       scope.of_loops.insert(name);
     }
+    const bool was_in_block = std::exchange(in_block_, true);
     if (step.verb == Verb::hook) {
       check_hook(step, scope);
     } else {
@@ -97,6 +101,7 @@ class Checker {
       check_steps(step.otherwise, scope);
       for (const Branch& branch : step.among) check_steps(branch.steps, scope);
     }
+    in_block_ = was_in_block;
     scope.of_loops = around;
     file_ = &step.place.file;
     if (!step.as.empty()) bind_name(step.as, step.place, scope, diagnostics_);
@@ -108,7 +113,10 @@ class Checker {
     Scope inner = scope;
     inner.in_hook = true;
     inner.barred.insert(scope.of_loops.begin(), scope.of_loops.end());
-    for (std::string_view name : hook_names()) inner.known.emplace(name);
+    for (std::string_view name : hook_names()) {
+      inner.known.emplace(name);
+      inner.constants.erase(std::string(name));
+    }
     check_steps(step.steps, inner);
     std::map<std::string, Place> bound;
     collect_bound_names(step.steps, bound);
@@ -218,7 +226,7 @@ class Checker {
     } else if (builds && is_model(callee.name)) {
       check_model_arguments(expr, callee.name, models_, report_error_);
     } else if (scope.is_known(callee.name)) {
-      check_effect(expr);
+      check_effect(expr, str(", or rename `", callee.name, "` if it is a module"));
     } else {
       if (expr.function != Function::none) {
         check_effect(expr);
@@ -233,11 +241,11 @@ class Checker {
   }
 
   // Also of a bound name: unless a module is bound to it, the run calls the function.
-  void check_effect(const Expr& call) {
+  void check_effect(const Expr& call, std::string_view other_remedy = {}) {
     const std::string_view effect = effect_of(call.function);
     if (effect.empty() || may_have_effects_) return;
     error(call, str(name_of(call.function), "() ", effect,
-                    ", which only `let` and `forward` do; name its value there first"));
+                    ", which only `let` and `forward` do; name its value there first", other_remedy));
   }
 
   void report_unknown_call(const Expr& callee, const Scope& scope, bool builds) {
@@ -328,7 +336,14 @@ class Checker {
     error(*step.arguments[0], "a comparison of constants only: its result does not depend on the run");
   }
 
-  // Whether the value of an expression is known before launch.
+  // Whether a name has the same value in every run that reaches a later step. The run may decide about a binding in a
+  // block or under a condition, and about the value of a name with several bindings, such as a count of hooks.
+  bool binds_constant(const Step& step, const NamedExpr& entry, const Scope& scope) const {
+    return !in_block_ && step.when == nullptr && !step.raises && !scope.bound_again.contains(entry.name) &&
+           entry.value != nullptr && is_constant(*entry.value, scope);
+  }
+
+  // Whether the value of an expression does not depend on the run.
   static bool is_constant(const Expr& expr, const Scope& scope) {
     bool constant = true;
     std::set<std::string> own_names;
@@ -340,7 +355,8 @@ class Checker {
     for_each_node(expr, [&](const Expr& node) {
       if (node.kind == ExprKind::name) {
         const bool called = find_function(node.name) != nullptr && !scope.is_known(node.name);
-        constant = constant && (called || scope.fixed.contains(node.name) || own_names.contains(node.name));
+        constant = constant && (called || scope.fixed.contains(node.name) || scope.constants.contains(node.name) ||
+                                own_names.contains(node.name));
       } else if (node.kind == ExprKind::call) {
         constant = constant && node.function != Function::none && spec_of(node.function).kind == FunctionKind::plain;
       }
@@ -393,6 +409,7 @@ class Checker {
   const std::string* file_ = nullptr;
   const ReportError report_error_ = [this](const Expr& at, std::string message) { error(at, std::move(message)); };
   bool may_have_effects_ = true;  // false in the arguments of steps other than let and forward
+  bool in_block_ = false;         // the step is in a block of another step
 };
 
 }  // namespace
@@ -428,7 +445,7 @@ void check_scenario(const Scenario& scenario, const std::set<std::string>& assum
     // The ranks of a stage are newly launched. Only files are kept from the stage before.
     Scope own = scope;
     own.known.insert(assumed.begin(), assumed.end());
-    collect_bound_names(stage.steps, own.later);
+    collect_bound_names(stage.steps, own.later, &own.bound_again);
     checker.check_steps(stage.steps, own);
   }
 }
@@ -447,7 +464,7 @@ void check_routine(const Routine& routine, const std::set<std::string>& assumed,
     scope.cannot_bind.insert(parameter.name);
   }
   scope.known.insert(assumed.begin(), assumed.end());
-  collect_bound_names(routine.steps, scope.later);
+  collect_bound_names(routine.steps, scope.later, &scope.bound_again);
   checker.check_steps(routine.steps, scope);
   for (const std::string& name : routine.gives) {
     if (!scope.known.contains(name)) {

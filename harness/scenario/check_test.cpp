@@ -55,7 +55,7 @@ TEST(Check, RefusesChecksWithoutEvidence) {
               HasSubstr("a comparison of constants only"));
   EXPECT_THAT(errors_of_steps("  - expect_different: [\"len('ab')\", 3]\n"), HasSubstr("constants only"));
   EXPECT_THAT(errors_of_steps("  - expect_across: {value: 3}\n"), HasSubstr("constants only"));
-  EXPECT_EQ(errors_of_steps("  - let: {a: 2}\n  - expect_equal: [2, a]\n  - expect_different: [a, 3]\n"), "");
+  EXPECT_EQ(errors_of_steps("  - let: {a: rank}\n  - expect_equal: [2, a]\n  - expect_different: [a, 3]\n"), "");
   // Keywords and names of comprehensions may be spelled as names that depend on the run.
   EXPECT_EQ(errors_of_steps("  - let: {x: rank}\n  - expect: round(x=x) == 3\n"
                             "  - expect: \"x == sum([x for x in range(3)])\"\n"),
@@ -66,6 +66,27 @@ TEST(Check, RefusesChecksWithoutEvidence) {
               HasSubstr("t.yaml:6:13: the message under `raises` matches every error"));
   EXPECT_THAT(errors_of_steps("  - barrier: {}\n    raises: {message: ''}\n"), HasSubstr("matches every error"));
   EXPECT_THAT(errors_of_steps("  - barrier: {}\n    raises: {when: true}\n"), HasSubstr("`raises` needs `message`"));
+}
+
+TEST(Check, FollowsConstantsThroughLet) {
+  EXPECT_THAT(errors_of_steps("  - let: {a: 2}\n  - expect: a == 2\n"),
+              HasSubstr("t.yaml:6:15: a condition of constants only"));
+  EXPECT_THAT(errors_of_steps("  - forward: {a: n + 1, b: \"[a, world_size]\"}\n  - expect_equal: [\"[3, 2]\", b]\n",
+                              "parameters: {n: 2}\n"),
+              HasSubstr("a comparison of constants only"));
+  EXPECT_THAT(errors_of_steps("  - let: {a: {b: 1}}\n  - if: rank == 0\n    steps: [{expect_across: {value: a.b}}]\n"),
+              HasSubstr("a comparison of constants only"));
+  // The run decides about these names, or about their values.
+  const std::string one = "  - let: {a: 1}\n";
+  const std::string hooked = "  - model: Net()\n    as: m\n  - hook: {modules: m, at: before_forward}\n";
+  for (const std::string& binding : std::vector<std::string>{
+           "  - let: {a: rank}\n", "  - let: {a: ones(2)}\n", one + "    when: rank == 0\n",
+           "  - let: {a: 1 / 0}\n    raises: zero\n", "  - if: rank == 0\n    steps: [{let: {a: 1}}]\n",
+           one + "  - repeat: rank + 1\n    steps: [{let: {a: a + 1}}]\n", hooked + "    steps: [{let: {a: 1}}]\n",
+           one + hooked + "    steps: [{let: {a: a + 1}}]\n"})
+    EXPECT_EQ(errors_of_steps(binding + "  - expect: a == 1\n"), "") << binding;
+  // A hook's own name hides a constant.
+  EXPECT_EQ(errors_of_steps("  - let: {inputs: 1}\n" + hooked + "    steps: [{expect: len(inputs) == 1}]\n"), "");
 }
 
 TEST(Check, RefusesComparisonsOfMatrixNamesWithValuesOfAnotherType) {
@@ -121,7 +142,7 @@ TEST(Check, RefusesChangesInPlaceOutsideLetAndForward) {
   EXPECT_THAT(errors_of_steps("  - let: {x: ones(4)}\n  - backward: sum(relu_(x))\n"), HasSubstr("relu_() " + where));
   // A bound name leaves the function of its spelling callable.
   EXPECT_THAT(errors_of_steps("  - let: {x: ones(4), zero_: 3}\n  - expect_equal: [zero_(x), x]\n"),
-              HasSubstr("t.yaml:6:20: zero_() " + where));
+              HasSubstr("t.yaml:6:20: zero_() " + where + ", or rename `zero_` if it is a module"));
 }
 
 TEST(Check, RefusesCommunicationOutsideLetAndForward) {

@@ -222,7 +222,8 @@ Rules for checks:
 - `expect_equal` and `expect_different` also accept a list: `expect_equal: [actual, expected]`.
 - `expect` takes one condition or a list of conditions. A condition made of constants only is refused, because it says
   nothing about the run. So is a comparison of constants with constants, or of a constant across ranks. `rank` and names
-  that steps bind count as values of the run, also if they are bound to constants.
+  that steps bind count as values of the run. A name is a constant, however, if a `let` or `forward` of constants binds
+  it, outside of blocks and without `when` and `raises`, and no other step of the file does.
 - `expect_collectives` checks the collectives of a window (`observe`) that match `phase`, `mesh` and `dtype`.
   `exactly: {data_parallel: {all_reduce: 2}}` lists all of them, `total` is their number, and `bytes` lists their bytes
   in the form of `exactly`. The families `start_up` and `checkpoint` count only where they are named.

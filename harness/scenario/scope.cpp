@@ -42,18 +42,20 @@ std::vector<std::string> loop_names(const Step& step) {
   return names;
 }
 
-void collect_bound_names(const Steps& list, std::map<std::string, Place>& bound) {
+void collect_bound_names(const Steps& list, std::map<std::string, Place>& bound, std::set<std::string>* again) {
+  const auto bind = [&](const std::string& name, const Place& place) {
+    if (!bound.try_emplace(name, place).second && again != nullptr) again->insert(name);
+  };
   for (const Step& step : list) {
-    const auto bind = [&](const std::string& name) { bound.try_emplace(name, step.place); };
     if (step.verb == Verb::let || step.verb == Verb::forward) {
-      for (const NamedExpr& entry : step.entries) bound.try_emplace(entry.name, entry.place);
+      for (const NamedExpr& entry : step.entries) bind(entry.name, entry.place);
     }
-    if (!step.as.empty()) bind(step.as);
-    for (const auto& [its, mine] : step.as_names) bind(mine);
-    for (const std::string& name : loop_names(step)) bind(name);
-    collect_bound_names(step.steps, bound);
-    collect_bound_names(step.otherwise, bound);
-    for (const Branch& branch : step.among) collect_bound_names(branch.steps, bound);
+    if (!step.as.empty()) bind(step.as, step.place);
+    for (const auto& [its, mine] : step.as_names) bind(mine, step.place);
+    for (const std::string& name : loop_names(step)) bind(name, step.place);
+    collect_bound_names(step.steps, bound, again);
+    collect_bound_names(step.otherwise, bound, again);
+    for (const Branch& branch : step.among) collect_bound_names(branch.steps, bound, again);
   }
 }
 

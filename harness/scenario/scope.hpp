@@ -13,7 +13,9 @@ namespace lockstep::scenario {
 struct Scope {
   std::set<std::string> fixed;         // known before launch: parameters, matrix names, some variables, element types
   std::set<std::string> known;         // every usable name, `fixed` included
+  std::set<std::string> constants;     // bound once and without conditions, to an expression of constants
   std::map<std::string, Place> later;  // every name that some step of the file binds, with the first place that does
+  std::set<std::string> bound_again;   // the names that more than one step of the file binds
   std::set<std::string> cannot_bind;   // parameters, matrix names, variables, element types
   std::set<std::string> of_loops;      // bound by the enclosing loops
   std::set<std::string> barred;  // in a hook: names of the enclosing loops, whose values have changed when it runs
@@ -25,8 +27,10 @@ struct Scope {
 // The scope before the first step; `constants` are parameters and matrix names.
 Scope base_scope(const std::vector<std::string>& constants);
 
-// Adds every name that the steps, or steps within them, bind; the first place of each name is kept.
-void collect_bound_names(const Steps& list, std::map<std::string, Place>& bound);
+// Adds every name that the steps, or steps within them, bind; the first place of each name is kept. Names that are
+// bound more than once are added to `again`, unless it is null.
+void collect_bound_names(const Steps& list, std::map<std::string, Place>& bound,
+                         std::set<std::string>* again = nullptr);
 
 // The names that `for_each` and `repeat` bind; empty for other verbs.
 std::vector<std::string> loop_names(const Step& step);

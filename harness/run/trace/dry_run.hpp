@@ -14,6 +14,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "harness/plan/planner.hpp"
@@ -151,6 +152,8 @@ class DryRun final : public StepRunner {
 
   // ---- dry_run_flat_state.cpp ----
   Value state_dict(StepCall& call);
+  Value optimizer_state_dict(StepCall& call, const OptimizerPtr& optimizer);
+  void note_state_of_first_rank(const StepCall& call, const Value& own, optim::Optimizer::StateDict state);
   Value set_state_dict_type(StepCall& call);
   Value load_state_dict(StepCall& call);
   void load_into_units(const StepCall& call, const nn::ModulePtr& module);
@@ -160,6 +163,7 @@ class DryRun final : public StepRunner {
                                        const OptimizerPtr& optimizer) const;
   static optim::Optimizer::StateDict without_tensors(optim::Optimizer::StateDict dict);
   static Value value_of_first_rank(const StepCall& call, std::string_view argument);
+  std::optional<optim::Optimizer::StateDict> state_given_by_first_rank(const StepCall& call) const;
 
   std::vector<layout::MeshShape> meshes_;
   std::vector<nn::ModulePtr> replicated_;
@@ -182,6 +186,9 @@ class DryRun final : public StepRunner {
   };
   // Of the checkpoints of this stage, by folder and by the name of the part.
   std::map<std::string, std::map<std::string, SavedOptimizer>> saved_optimizers_;
+  // The state dicts of optimizers that rank 0 has, with scalars for tensors, by the list of groups in the value of this
+  // rank. That value lacks state.
+  std::vector<std::pair<Value, optim::Optimizer::StateDict>> states_of_first_rank_;
   std::vector<std::string> unknown_values_;
   std::set<std::string, std::less<>> values_read_;
   bool is_attempt_ = false;  // within a step that must raise

@@ -1,6 +1,7 @@
-// State dicts of models with units of flat_shard, and of their optimizers, in a dry run.
+// State dicts of models with units of flat_shard, and of optimizers, in a dry run.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "engine/autograd/autograd.hpp"
 #include "harness/run/interpreter.hpp"
@@ -27,6 +28,15 @@ OptimizerState renamed(const OptimizerState& dict, const std::map<std::string, s
 
 bool is_by_position(const StepCall& call) { return call.text("keyed_by") == "position"; }
 
+// The state under the names that the step asks for.
+OptimizerState keyed_for(const StepCall& call, const OptimizerState& dict) {
+  if (!is_by_position(call)) return dict;
+  std::map<std::string, std::string> positions;
+  for (const auto& [of_group, options] : dict.groups)
+    for (const std::string& name : of_group) positions.emplace(name, std::to_string(positions.size()));
+  return renamed(dict, positions);
+}
+
 }  // namespace
 
 Value DryRun::set_state_dict_type(StepCall& call) {
@@ -44,18 +54,44 @@ Value DryRun::set_state_dict_type(StepCall& call) {
 Value DryRun::state_dict(StepCall& call) {
   const NoGrad no_grad;
   const Value of = call.value("of");
-  if (const OptimizerPtr* optimizer = of.get_if<OptimizerPtr>(); optimizer && flat_optimizers_.converts(*optimizer)) {
-    watch_.report_position();
-    const OptimizerState dict = flat_optimizers_.state_of(*optimizer);
-    if (!is_by_position(call)) return value_of_state(dict, state_form_of(call));
-    std::map<std::string, std::string> positions;
-    for (const auto& [of_group, options] : dict.groups)
-      for (const std::string& name : of_group) positions.emplace(name, std::to_string(positions.size()));
-    return value_of_state(renamed(dict, positions), state_form_of(call));
-  }
+  if (const OptimizerPtr* optimizer = of.get_if<OptimizerPtr>()) return optimizer_state_dict(call, *optimizer);
   if (!of.is(Value::Kind::module) || shards_.units_below(of.as_module("of")).empty()) return run_verb(call);
   watch_.report_position();
   return value_of_state(shards_.state_of(of.as_module("of")), state_form_of(call));
+}
+
+Value DryRun::optimizer_state_dict(StepCall& call, const OptimizerPtr& optimizer) {
+  if (!flat_optimizers_.converts(optimizer)) {
+    Value own = run_verb(call);
+    if (call.boolean("rank0_only")) note_state_of_first_rank(call, own, optimizer->state_dict());
+    return own;
+  }
+  watch_.report_position();
+  const OptimizerState dict = flat_optimizers_.state_of(optimizer);
+  Value own = value_of_state(keyed_for(call, dict), state_form_of(call));
+  OptimizerState of_first = flat_optimizers_.state_of_first_rank(optimizer);
+  if (call.boolean("rank0_only") || dict.state.size() < of_first.state.size())
+    note_state_of_first_rank(call, own, std::move(of_first));
+  return own;
+}
+
+// A load of the values of rank 0 gives this rank state of the same names and keys.
+void DryRun::note_state_of_first_rank(const StepCall& call, const Value& own, OptimizerState state) {
+  if (call.in.session().rank == 0) return;
+  for (auto& [name, tensors] : state.state)
+    for (auto& [key, tensor] : tensors) tensor = empty({}, tensor.dtype(), device::Device{device::Kind::meta});
+  states_of_first_rank_.emplace_back(*own.find(Key("groups")), keyed_for(call, state));
+}
+
+// The state of an optimizer that a load takes from rank 0. None if rank 0 alone knows it.
+std::optional<OptimizerState> DryRun::state_given_by_first_rank(const StepCall& call) const {
+  const Value state = value_of_first_rank(call, "state");
+  const Value* groups = state.find(Key("groups"));
+  if (!groups) return std::nullopt;
+  for (const auto& [known, of_first] : states_of_first_rank_)
+    if (&known.as_list("groups") == &groups->as_list("groups")) return of_first;
+  if (groups->as_list("groups").empty()) return std::nullopt;
+  return optimizer_state_of(state);
 }
 
 // Values from rank 0 change neither types nor devices. Modules without units need not load them in the plan.
@@ -89,11 +125,8 @@ optim::Optimizer::StateDict DryRun::without_tensors(optim::Optimizer::StateDict 
 
 // The parameters of rank 0's state have state afterwards, the others none.
 void DryRun::take_state_of_first_rank(const StepCall& call, const OptimizerPtr& optimizer) {
-  const Value state = value_of_first_rank(call, "state");
-  const Value* groups = state.find(Key("groups"));
-  if (!groups || groups->as_list("groups").empty()) return;  // rank 0 alone knows the state
-  optimizer->load_state_dict(without_tensors(by_names(call, optimizer_state_of(state), optimizer)),
-                             optim::Optimizer::Missing::kept);
+  if (const std::optional<OptimizerState> state = state_given_by_first_rank(call))
+    optimizer->load_state_dict(without_tensors(by_names(call, *state, optimizer)), optim::Optimizer::Missing::kept);
 }
 
 // The state by the names of the parameters, also if the step gives it by their positions.
@@ -108,12 +141,9 @@ optim::Optimizer::StateDict DryRun::by_names(const StepCall& call, const optim::
 
 void DryRun::load_into_flat_optimizer(const StepCall& call, const OptimizerPtr& optimizer) {
   watch_.report_position();
-  const bool from_first = call.boolean("broadcast_from_rank0");
-  const Value state = from_first ? value_of_first_rank(call, "state") : call.value("state");
-  if (from_first && state.as_map("state").empty()) return;  // rank 0 alone knows the state
-  const OptimizerState dict = optimizer_state_of(state);
-  if (from_first && dict.groups.empty()) return;  // as above, from a state dict of rank 0 only
-  flat_optimizers_.load_state(optimizer, by_names(call, dict, optimizer));
+  const std::optional<OptimizerState> state =
+      call.boolean("broadcast_from_rank0") ? state_given_by_first_rank(call) : optimizer_state_of(call.value("state"));
+  if (state) flat_optimizers_.load_state(optimizer, by_names(call, *state, optimizer));
 }
 
 // The argument as rank 0 evaluates it, such as `state if rank == 0 else {}`.

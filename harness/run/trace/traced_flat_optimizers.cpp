@@ -196,12 +196,8 @@ std::map<std::string, TracedFlatOptimizers::StateTensors> TracedFlatOptimizers::
 
 optim::Optimizer::StateDict TracedFlatOptimizers::state_of(const OptimizerPtr& optimizer) {
   const NoGrad no_grad;
-  const std::vector<std::vector<Trained>> groups = trained_by(optimizer);
-  const optim::Optimizer::StateDict as_held = optimizer->state_dict();
-  std::map<std::string, const StateTensors*> held;
-  for (const auto& [name, tensors] : as_held.state) held[name] = &tensors;
   std::vector<std::vector<Trained>> units;  // in the order of their first parameter
-  for (const std::vector<Trained>& group : groups)
+  for (const std::vector<Trained>& group : trained_by(optimizer))
     for (const Trained& one : group) {
       if (!one.part) continue;
       const auto at = std::find_if(units.begin(), units.end(), [&](const std::vector<Trained>& members) {
@@ -211,6 +207,34 @@ optim::Optimizer::StateDict TracedFlatOptimizers::state_of(const OptimizerPtr& o
     }
   std::map<std::string, StateTensors> made;
   for (const std::vector<Trained>& members : units) made.merge(state_of_unit(optimizer, members));
+  return in_order(optimizer, made);
+}
+
+optim::Optimizer::StateDict TracedFlatOptimizers::state_of_first_rank(const OptimizerPtr& optimizer) const {
+  const NoGrad no_grad;
+  const auto scalar = [](DType dtype) { return empty({}, dtype, device::Device{device::Kind::meta}); };
+  std::map<std::string, StateTensors> made;
+  for (const std::vector<Trained>& group : trained_by(optimizer))
+    for (const Trained& one : group) {
+      const Keys* keys = one.part ? known(optimizer, one.name) : nullptr;
+      if (!keys) continue;
+      for (const Original& original : originals_of(one, 0)) {
+        StateTensors& tensors = made[original.name];
+        tensors[step_key] = scalar(DType::float32);
+        for (const auto& [key, dtype] : *keys) tensors[key] = scalar(dtype);
+      }
+    }
+  return in_order(optimizer, made);
+}
+
+// The state dict of all parameters, in the order of the originals. Those outside of units have the state that the
+// optimizer holds.
+optim::Optimizer::StateDict TracedFlatOptimizers::in_order(const OptimizerPtr& optimizer,
+                                                           const std::map<std::string, StateTensors>& of_units) const {
+  const std::vector<std::vector<Trained>> groups = trained_by(optimizer);
+  const optim::Optimizer::StateDict as_held = optimizer->state_dict();
+  std::map<std::string, const StateTensors*> held;
+  for (const auto& [name, tensors] : as_held.state) held[name] = &tensors;
   optim::Optimizer::StateDict dict;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     auto& [names, options] = dict.groups.emplace_back();
@@ -220,7 +244,7 @@ optim::Optimizer::StateDict TracedFlatOptimizers::state_of(const OptimizerPtr& o
       if (!groups[i][original.trained].part) {
         if (const auto at = held.find(original.name); at != held.end())
           dict.state.emplace_back(original.name, *at->second);
-      } else if (const auto at = made.find(original.name); at != made.end()) {
+      } else if (const auto at = of_units.find(original.name); at != of_units.end()) {
         dict.state.emplace_back(*at);
       }
     }

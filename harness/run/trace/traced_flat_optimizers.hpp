@@ -25,6 +25,8 @@ class TracedFlatOptimizers {
   void note_init(const OptimizerPtr& optimizer);  // all parameters that are trained have state
   // Plans and makes the state dict, by the names of the original parameters.
   optim::Optimizer::StateDict state_of(const OptimizerPtr& optimizer);
+  // As state_of() on the first rank, with scalars in the place of the tensors of units. Plans nothing.
+  optim::Optimizer::StateDict state_of_first_rank(const OptimizerPtr& optimizer) const;
   // Plans the load of such a state dict, and gives the optimizer its state and options.
   void load_state(const OptimizerPtr& optimizer, const optim::Optimizer::StateDict& dict);
   // The names of the original parameters in the order of their positions.
@@ -50,6 +52,8 @@ class TracedFlatOptimizers {
   const Keys* known(const OptimizerPtr& optimizer, const std::string& name) const;
   using StateTensors = std::map<std::string, Tensor>;
   std::map<std::string, StateTensors> state_of_unit(const OptimizerPtr& optimizer, const std::vector<Trained>& members);
+  optim::Optimizer::StateDict in_order(const OptimizerPtr& optimizer,
+                                       const std::map<std::string, StateTensors>& of_units) const;
 
   plan::Planner& planner_;
   TracedShards& shards_;

@@ -10,6 +10,7 @@
 #include "engine/core/rank_context.hpp"
 #include "engine/device/stand_in_memory.hpp"
 #include "engine/layout/compose.hpp"
+#include "engine/layout/flat_shards.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/trace/stand_in.hpp"
 
@@ -17,15 +18,28 @@ namespace lockstep::run {
 
 namespace {
 
+// The shard of a parameter, of which `like` is another form.
+Tensor as_shard(const Tensor& local, const layout::ShardedLayout& layout, const Tensor& like) {
+  const Tensor shard = make_sharded(local, layout);
+  shard.set_name(like.name());
+  if (requires_grad(like)) set_requires_grad(shard, true);
+  return shard;
+}
+
+Dims sizes_on_rank(const layout::ShardedLayout& layout) {
+  return layout::local_sizes(layout, RankContext::current().rank());
+}
+
 // This rank's local shard, without values.
 Tensor local_shard(const layout::ShardedLayout& layout, DType dtype, device::Device device, const Tensor& like) {
   const NoGrad no_grad;
   const device::PurposeScope purpose(device::Purpose::parameter);
-  const Dims sizes = layout::local_sizes(layout, RankContext::current().rank());
-  const Tensor shard = make_sharded(empty(sizes, dtype, device), layout);
-  shard.set_name(like.name());
-  if (requires_grad(like)) set_requires_grad(shard, true);
-  return shard;
+  return as_shard(empty(sizes_on_rank(layout), dtype, device), layout, like);
+}
+
+// The full sizes of a parameter on this rank: of its part, if tensor parallelism has distributed it.
+Dims full_sizes(const TracedShards::Parameter& parameter) {
+  return parameter.inner ? sizes_on_rank(*parameter.inner) : parameter.sizes;
 }
 
 void replace_tensors(nn::Inputs& inputs, const std::function<Tensor(const Tensor&)>& replace) {
@@ -135,8 +149,7 @@ const Tensor& TracedShards::full_of(const Group& group, Parameter& parameter) {
   const DType dtype = casts ? *group.policy.param : shard.dtype();
   if (!parameter.full.defined() || parameter.full.dtype() != dtype) {
     const bool keeps_layout = parameter.inner && !events_.is_distributed(parameter.id);
-    const Dims sizes =
-        keeps_layout ? layout::local_sizes(*parameter.inner, RankContext::current().rank()) : parameter.sizes;
+    const Dims sizes = keeps_layout ? sizes_on_rank(*parameter.inner) : parameter.sizes;
     parameter.full = without_memory(sizes, dtype, group.policy.compute_device);
     if (keeps_layout) parameter.full = make_sharded(parameter.full, parameter.inner);
     parameter.full.set_name(shard.name());
@@ -158,14 +171,34 @@ const Tensor& TracedShards::post_forward_shard_of(const Group& group, Parameter&
   const layout::ShardedLayout layout =
       layout::kept_layout(axes_of(*group.mesh), parameter.inner.get(), global_sizes(parameter.shard), parameter.dim,
                           num_post_forward_ranks, RankContext::current().rank());
+  const DType dtype = full_of(group, parameter).dtype();
   const bool is_same = parameter.post_forward_shard.defined() && *parameter.post_forward_shard.layout() == layout &&
-                       parameter.post_forward_shard.dtype() == full_of(group, parameter).dtype();
+                       parameter.post_forward_shard.dtype() == dtype;
   if (!is_same) {
-    parameter.post_forward_shard =
-        local_shard(layout, full_of(group, parameter).dtype(), group.policy.compute_device, parameter.shard);
+    const Tensor local = without_memory(sizes_on_rank(layout), dtype, group.policy.compute_device);
+    parameter.post_forward_shard = as_shard(local, layout, parameter.shard);
     events_.replaced(parameter.id, parameter.post_forward_shard);
   }
   return parameter.post_forward_shard;
+}
+
+// This rank keeps the padded shards of several ranks, as the all-gather among few ranks sends them. The post-forward
+// shard has no padding: it is a copy, unless its rows are these shards.
+void TracedShards::hold_post_forward_shard(const Group& group, Parameter& parameter) const {
+  const Tensor& shard = parameter.post_forward_shard;
+  if (parameter.kept || !device::is_counted(shard.device())) return;
+  const int num_shards = group.mesh->shape().sizes().back();
+  const layout::ShardedParameter cut{full_sizes(parameter), parameter.dim, num_shards};
+  Dims sizes = layout::padded_shard_sizes(cut);
+  const int shards_per_rank = num_shards / planner_.shards().num_post_forward_ranks(parameter.id);
+  sizes[cut.dim] = checked_multiply(sizes[cut.dim], shards_per_rank, "shards kept after forward");
+  const auto allocate = [&shard](const Dims& of) {
+    const std::size_t bytes = checked_bytes(of, size_of(shard.dtype()), "shards kept after forward");
+    return device::allocate(shard.device(), bytes, device::Purpose::gathered);
+  };
+  parameter.kept = allocate(sizes);
+  const bool is_view = cut.dim == 0 && cut.sizes[0] % num_shards == 0;
+  if (!is_view) parameter.shown = allocate(shard.sizes());
 }
 
 void TracedShards::follow() {
@@ -190,6 +223,12 @@ void TracedShards::show(Group& group) {
     const Tensor& tensor = shown == SlotTensor::full                 ? full_of(group, parameter)
                            : shown == SlotTensor::post_forward_shard ? post_forward_shard_of(group, parameter)
                                                                      : parameter.shard;
+    if (shown == SlotTensor::post_forward_shard) {
+      hold_post_forward_shard(group, parameter);
+    } else if (!planner_.shards().is_from_post_forward_shards(parameter.id)) {
+      parameter.kept.reset();
+      parameter.shown.reset();
+    }
     if (!planner_.shards().is_unsharded(parameter.id)) parameter.gathered.reset();
     for (const Slot& slot : parameter.slots) slot.get().tensor = tensor;
   }
@@ -203,12 +242,13 @@ bool TracedShards::install_full(const std::string& owner) {
       if (!planner_.shards().is_unsharded(parameter.id)) continue;
       is_shown = true;
       if (parameter.gathered || !parameter.full.defined()) continue;
-      // This rank's part of a parameter that tensor parallelism has distributed.
-      const Dims sizes =
-          parameter.inner ? layout::local_sizes(*parameter.inner, RankContext::current().rank()) : parameter.sizes;
-      const std::size_t bytes = checked_bytes(sizes, size_of(parameter.full.dtype()), "a full parameter");
+      const std::size_t bytes =
+          checked_bytes(full_sizes(parameter), size_of(parameter.full.dtype()), "a full parameter");
       parameter.gathered = device::allocate(parameter.full.device(), bytes, device::Purpose::gathered);
+      parameter.shown.reset();  // the full parameter replaces it in the slots
     }
+    for (Parameter& parameter : group.parameters)
+      if (parameter.gathered) parameter.kept.reset();
   }
   return is_shown;
 }

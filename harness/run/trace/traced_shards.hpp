@@ -62,8 +62,10 @@ class TracedShards {
     LayoutPtr inner = nullptr;  // of the full parameter: that of tensor parallelism, null without it
     Dims sizes{};               // of the full parameter
     Tensor shard, post_forward_shard, full;
-    device::MemoryPtr gathered{};  // of `full`, where the memory of stand-ins is counted
-    Tensor fresh{};                // the full gradient of this backward until it is reduced
+    // Where the memory of stand-ins is counted: that of `full`; the shards that this rank keeps after forward, with
+    // their padding; and the post-forward shard, unless it is a view of these.
+    device::MemoryPtr gathered{}, kept{}, shown{};
+    Tensor fresh{};  // the full gradient of this backward until it is reduced
   };
   struct UnitSettings {
     plan::FlatChoices choices;
@@ -162,6 +164,7 @@ class TracedShards {
   void shard_parameter(const Group& group, Parameter& parameter) const;
   const Tensor& full_of(const Group& group, Parameter& parameter);
   const Tensor& post_forward_shard_of(const Group& group, Parameter& parameter);
+  void hold_post_forward_shard(const Group& group, Parameter& parameter) const;
   void reshard_before_reading(const std::vector<nn::ModulePtr>& modules, plan::ModuleId first, const Group& group);
   void show(Group& group);
   // Gives the full parameters of this owner that the slots show their memory. Returns whether there are any.

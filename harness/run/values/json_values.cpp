@@ -1,5 +1,7 @@
 #include "harness/run/values/json_values.hpp"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "harness/scenario/vocabulary.hpp"
@@ -32,6 +34,10 @@ class Builder {
   bool start_object(std::size_t) { return open(true); }
   bool end_object() { return close(); }
   bool key(std::string& name) {
+    const Map& entries = open_.back().entries;
+    if (std::any_of(entries.begin(), entries.end(), [&](const auto& entry) { return entry.first.text == name; }))
+      throw Error(str("an object of the JSON has the key `", name, "` twice", place()),
+                  "remove one of the two entries");
     open_.back().key = std::move(name);
     return true;
   }
@@ -75,8 +81,16 @@ class Builder {
       into.items.push_back(std::move(value));
       return true;
     }
-    set_entry(into.entries, std::move(into.key), std::move(value));
+    into.entries.emplace_back(std::move(into.key), std::move(value));
     return true;
+  }
+
+  // Where the innermost open value is: ", in `groups[1].options`"; empty for the outermost one.
+  std::string place() const {
+    std::string path;
+    for (std::size_t i = 0; i + 1 < open_.size(); ++i)
+      path += open_[i].is_map ? str(path.empty() ? "" : ".", open_[i].key) : str("[", open_[i].items.size(), "]");
+    return path.empty() ? path : str(", in `", path, "`");
   }
 
   Value root_;

@@ -8,8 +8,8 @@
 
 namespace lockstep::run {
 
-// Not-a-number and infinities stay the texts "nan", "inf", "-inf", as in records. The last of several entries with the
-// same key is used. Throws Error with line and column for malformed text, BudgetError past the rank's memory.
+// Not-a-number and infinities stay the texts "nan", "inf", "-inf", as in records. Throws Error with line and column for
+// malformed text, Error for an object that has a key twice, BudgetError past the rank's memory.
 Value parse_json(const std::string& text);
 
 }  // namespace lockstep::run

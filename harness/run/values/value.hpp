@@ -199,8 +199,8 @@ Number number_of(const Value& value, std::string_view subject);
 void set_entry(Map& map, Key key, Value value);
 
 Value from_literal(const scenario::Literal& literal);
-// For records, texts and files. Tensors become nested lists of numbers. Throws Error for objects, and for a tensor of
-// more than `limit` elements.
+// For records, texts and files. Tensors become nested lists of numbers, and keys become texts. Throws Error for
+// objects, a tensor of more than `limit` elements, and a map with an integer and the text of its digits as keys.
 scenario::Literal to_literal(const Value& value, std::int64_t limit);
 
 // The text in `${}`: abc, true, none, 0.01, [1,2]. Throws Error for tensors and objects.

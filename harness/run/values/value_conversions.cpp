@@ -1,5 +1,7 @@
 // Values from and to literals, texts and the values of modules.
 #include <algorithm>
+#include <set>
+#include <string_view>
 
 #include "engine/core/checked.hpp"
 #include "harness/run/values/value.hpp"
@@ -60,6 +62,18 @@ scenario::Literal tensor_literal(const Tensor& tensor, std::int64_t limit) {
   return nested(bits, tensor.sizes(), 0, next);
 }
 
+// An integer and the text of its digits are two keys of a map, but one key when all keys are texts.
+void check_keys_as_texts(const Map& map) {
+  std::set<std::string_view> integers;
+  for (const auto& [key, item] : map)
+    if (key.integer) integers.insert(key.text);
+  if (integers.empty()) return;
+  for (const auto& [key, item] : map)
+    if (!key.integer && integers.contains(key.text))
+      throw Error(str("a map with the keys ", key.text, " and '", key.text, "' cannot be written out"),
+                  "change one of the two keys");
+}
+
 }  // namespace
 
 scenario::Literal to_literal(const Value& value, std::int64_t limit) {
@@ -85,8 +99,10 @@ scenario::Literal to_literal(const Value& value, std::int64_t limit) {
       return Literal(std::move(items));
     }
     case Value::Kind::map: {
+      const Map& map = value.as_map("map");
+      check_keys_as_texts(map);
       scenario::LiteralMap entries;
-      for (const auto& [key, item] : value.as_map("map")) entries.emplace_back(key.text, to_literal(item, limit));
+      for (const auto& [key, item] : map) entries.emplace_back(key.text, to_literal(item, limit));
       return Literal(std::move(entries));
     }
     case Value::Kind::handle:

@@ -180,12 +180,7 @@ Value set_gradient(StepCall& call) {
   const NoGrad no_grad;
   const device::PurposeScope purpose(device::Purpose::gradient);
   if (to.is_tensor()) {
-    const Tensor& given = to.as_tensor("to");
-    if (!(given.device() == parameter.device()))
-      throw Error(str("a gradient that is on ", device::to_text(given.device()), " for a parameter on ",
-                      device::to_text(parameter.device())),
-                  "move it with to()");
-    set_grad(parameter, lockstep::detach(given));
+    set_grad(parameter, lockstep::detach(to.as_tensor("to")));
   } else {
     const Tensor local = full(parameter.sizes(), to.as_number("to"), parameter.dtype(), parameter.device());
     const LayoutPtr wanted = layout::gradient_layout(parameter.layout());

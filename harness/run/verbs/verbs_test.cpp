@@ -109,6 +109,9 @@ TEST(Verbs, RecordWritesJson) {
   - record: {n: 4}
   - record: {big: "zeros(10001)"}
     raises: 10000
+  - record: {doubled: "[{1: 'a', '1': 'b'}]"}
+    raises: a map with the keys 1 and '1' cannot be written out
+  - record: {both: "{1: 'a', '2': 'b'}"}
 )yaml");
   std::map<std::string, std::string> records(ran.outcomes[0].records.begin(), ran.outcomes[0].records.end());
   EXPECT_EQ(records["n"], "4");
@@ -116,6 +119,8 @@ TEST(Verbs, RecordWritesJson) {
   EXPECT_THAT(records["t"], HasSubstr("[[0.10000000149011612,2"));
   EXPECT_EQ(records["nan"].front(), '"');
   EXPECT_EQ(records.count("big"), 0u);
+  EXPECT_EQ(records.count("doubled"), 0u);
+  EXPECT_EQ(records["both"], "{\"1\":\"a\",\"2\":\"b\"}");
 }
 
 TEST(Verbs, ObserveMeasuresMemoryAndTime) {
