@@ -226,6 +226,25 @@ def test_reached_points_are_recorded(small):
     assert still[("z - x", "z + x")] == still[(whole, f"!({whole})")] == 3
 
 
+def test_a_recording_in_which_many_names_fail_judges_nothing(tmp_path):
+    class Failing:
+        what, folder = "case", tmp_path
+
+        def names(self):
+            return ["a one", "a two", "b one", "b two"]
+
+        def in_folder(self, folder):
+            return self
+
+        def run_alone(self, name, environment, limit):
+            return ("FAIL" if name in self.failing else None), "", 0.1
+
+    for number, failing in enumerate((["a one"], ["a one", "b two"])):
+        Failing.failing = failing
+        coverage = Coverage(tmp_path / f"{number}.json", "digest", 8).record(Failing())
+        assert coverage.lacks_judges() == (len(failing) == 2)
+
+
 @pytest.mark.parametrize(
     "function,probes",
     [
@@ -239,6 +258,8 @@ def test_reached_points_are_recorded(small):
         ("void g(int& x, int y) { x = y; }", {"": "(x) != (y)"}),
         ("struct s { int f(); int c() const; }; int g(s a) { return a.f() < a.c(); }", {"a.f() <= a.c()": ""}),
         ("struct s { int f(); int c() const; }; int g(s a) { return 1 < a.c(); }", {"1 <= a.c()": "(1) == (a.c())"}),
+        ("struct s { bool is_first(); }; bool g(s& a, bool b) { return !b || !a.is_first(); }", {"!b": "", "!a.is_first()": ""}),
+        ("struct s { bool is_one() const; }; bool g(s& a, bool b) { return b || a.is_one(); }", {"b": "!(b) && (a.is_one())"}),
     ],
 )
 def test_probes_have_no_effects(tmp_path, function, probes):

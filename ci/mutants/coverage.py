@@ -16,6 +16,7 @@ from pathlib import Path
 
 RECORD_LIMIT = 600  # seconds
 FORM = 3  # of the file
+MOST_FAILING = 0.25  # of the names
 
 
 class Around:
@@ -94,6 +95,10 @@ class Coverage:
         bit = 1 << number
         names = [name for name in self.asked if self.differing[name] & bit and name not in self.failing]
         return sorted(names, key=lambda name: (self.seconds[name], name))
+
+    def lacks_judges(self) -> bool:
+        """So many names fail without a mutant that most mutants would seem not to be covered."""
+        return len(self.failing) > MOST_FAILING * len(self.asked)
 
     def num_reaching(self, number: int) -> int:
         return sum(self.reached[name] >> number & 1 for name in self.asked if name not in self.failing)

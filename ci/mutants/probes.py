@@ -40,8 +40,10 @@ class Probes:
             return False
         if cursor.kind == Kind.CALL_EXPR and kinds is REPEATABLE:
             called = cursor.referenced
-            is_const = called is not None and called.kind == Kind.CXX_METHOD and called.is_const_method()
-            if not is_const and not REPEATABLE_CALLS.match(cursor.spelling):
+            is_method = called is not None and called.kind == Kind.CXX_METHOD and not called.is_static_method()
+            # Of the methods that are not const, only operators that give an element have no effect.
+            may_have_effect = is_method and not cursor.spelling.startswith("operator")
+            if not (is_method and called.is_const_method()) and (may_have_effect or not REPEATABLE_CALLS.match(cursor.spelling)):
                 return False
         elif cursor.kind not in kinds or (kinds is PLAIN and re.match(r"\*", self.text[span(cursor)[0] :])):
             return False
