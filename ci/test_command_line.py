@@ -327,6 +327,11 @@ def test_a_case_that_hangs_is_ended_by_its_timeout(tmp_path, launch):
     assert next(row for row in rows(results) if row["kind"] == "case")["status"] == "HANG"
 
 
+def test_fuzz_starts_no_program_after_its_time_and_fails_without_one():
+    ran = lockstep("fuzz", "--seconds", 0.001, "--jobs", 1)
+    assert ran.returncode == 1 and ran.stdout.startswith("seed 1: 0 programs in "), ran.stdout
+
+
 def test_report_writes_one_page(tmp_path):
     results = tmp_path / "results.jsonl"
     lockstep("run", scenario(tmp_path, "paged"), "--results", results)

@@ -138,8 +138,11 @@ void run_post_accumulate_hooks(const Tensor& leaf);
 bool has_post_accumulate_hooks(const Tensor& leaf);
 // Records a separate identity for each tensor, so that independent branches of the graph stay independent in backward.
 // `reached` is called once per backward, when the gradient of the first of the tensors is complete. The caller
-// continues with the returned tensors; those that need no gradient are returned unchanged.
-std::vector<Tensor> watch_first_gradient(std::vector<Tensor> tensors, std::function<void()> reached);
+// continues with the returned tensors; those that need no gradient are returned unchanged. The history of a returned
+// tensor begins at its identity, so no recorded operation may change one that others show: a view, a leaf, a tensor
+// that is listed twice, or one of `inputs`, those of the module that has returned the tensors.
+std::vector<Tensor> watch_first_gradient(std::vector<Tensor> tensors, std::function<void()> reached,
+                                         const std::vector<Tensor>& inputs = {});
 
 // ---- backward ----
 // Differentiates the roots with respect to all leaves that require a gradient. `grads`: one gradient per root, in the
@@ -156,7 +159,7 @@ bool backward_runs(std::uint64_t id);   // as the innermost one or around it
 // For what happens once per backward, also if a hook runs another backward within.
 class OncePerBackward {
  public:
-  bool is_first();  // whether this is the first call within the innermost running backward
+  bool enter();  // notes a call; whether it is the first within the innermost running backward
 
  private:
   std::vector<std::uint64_t> called_in_;  // running backwards, and those that have ended since the last call

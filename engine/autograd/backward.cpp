@@ -349,7 +349,7 @@ bool backward_runs(std::uint64_t id) {
                      [id](const RunningBackward* backward) { return backward->id == id; });
 }
 
-bool OncePerBackward::is_first() {
+bool OncePerBackward::enter() {
   std::erase_if(called_in_, [](std::uint64_t id) { return !backward_runs(id); });
   const std::uint64_t id = backward_id();
   if (std::find(called_in_.begin(), called_in_.end(), id) != called_in_.end()) return false;

@@ -99,7 +99,7 @@ enum class ViewOrigin {
   one_of_several,     // by an operation with several results
   of_other_layout,    // a sharded tensor over the memory of another tensor, or a local shard
   input_with_hooks,   // an input of a module whose backward hooks watch it
-  output_with_hooks,  // an output of such a module that is a view already
+  output_with_hooks,  // an output of such a module that other tensors show
 };
 // A tensor over the memory of another one, its base. The base is no view itself. A recorded change in place of one of
 // them belongs to the history of both (view_history.cpp).
@@ -151,7 +151,8 @@ void note_view(const Tensor& result, const Tensor& of, ViewOrigin origin);
 // view that is not a recorded one.
 void renew_history(const Tensor& tensor, GradState& state);
 // Throws Error if a recorded operation may not change the tensor in place: a leaf that requires a gradient, a view of
-// one, or a view that is not a recorded one. Nothing when neither `inputs` nor the base of a view record.
+// one, or a view that is not a recorded one. Nothing when neither `inputs` nor the base of a view record. Renews the
+// histories of `inputs`, so that an error of renew_history() comes before the tensor is written.
 void require_changeable(const char* operation, const Tensor& tensor, const std::vector<Tensor>& inputs);
 // Makes the tensor the result of `node`, which changed it in place. `inputs`: those of the node, the tensor first.
 void attach_in_place(const Tensor& tensor, const NodePtr& node, const std::vector<Tensor>& inputs);

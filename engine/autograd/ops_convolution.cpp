@@ -1,6 +1,7 @@
 // conv2d and batch_norm.
 #include <array>
 
+#include "engine/autograd/node.hpp"
 #include "engine/autograd/ops_gradients.hpp"
 #include "engine/autograd/ops_on_sharded.hpp"
 #include "engine/core/checked.hpp"
@@ -69,6 +70,11 @@ void require_per_channel(const char* what, const Tensor& x, const Tensor* given)
     throw Error(str("batch_norm: the ", what, " is ", describe(*given), " for ", describe(x)),
                 str("give one number per channel: (", x.size(1), ")"));
 }
+void require_statistics(const char* what, const Tensor& x, const Tensor* given) {
+  require_per_channel(what, x, given);
+  if (given && !is_floating(given->dtype()))
+    throw Error(str("batch_norm: the ", what, " is ", describe(*given)), "cast it to a floating-point type");
+}
 
 // normed * weight + bias, per channel. One node, so that its gradients arrive in the order normed, weight, bias.
 Tensor scale_and_shift(const Tensor& normed, const Tensor* weight, const Tensor* bias) {
@@ -122,8 +128,12 @@ Tensor batch_norm(const Tensor& x, const Tensor* weight, const Tensor* bias, con
     throw Error(str("batch_norm: x is ", describe(x)), "give a floating-point tensor (batch, channels, ...)");
   require_per_channel("weight", x, weight);
   require_per_channel("bias", x, bias);
+  require_statistics("running mean", x, running_mean);
+  require_statistics("running variance", x, running_var);
   if (!training && (!running_mean || !running_var))
     throw Error("batch_norm: evaluation without running statistics", "give both running statistics, or use training");
+  for (const Tensor* scale : {weight, bias})  // an error of a view comes before the statistics move
+    if (scale && recording({*scale})) (void)edge_of(*scale);
   const DType wide = size_of(x.dtype()) == 2 ? DType::float32 : x.dtype();
   Tensor normed;
   if (training) {
@@ -141,8 +151,6 @@ Tensor batch_norm(const Tensor& x, const Tensor* weight, const Tensor* bias, con
                    momentum);
     normed = ops::transpose(ops::view(layer_norm(centred, 1, nullptr, nullptr, eps), transposed.sizes()), 0, 1);
   } else {
-    require_per_channel("running mean", x, running_mean);
-    require_per_channel("running variance", x, running_var);
     const Tensor mean = per_channel(x, *running_mean, wide);
     const Tensor rstd = raw::rsqrt(raw::add(per_channel(x, *running_var, wide), eps));
     normed = mul(sub(cast(x, wide), mean), rstd);

@@ -9,6 +9,7 @@
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/tensor/ops.hpp"
 
 namespace lockstep::ops {
 
@@ -80,15 +81,27 @@ Tensor on_sharded(const char*, const Tensor& a, Keeps keeps, const OnLocal& f) {
   return by_rule(a, {where, where}, f);
 }
 
+namespace {
+
+// A factor of one element keeps its bits beside a 16-bit tensor (raw::factor_in). An integer of a tensor of several
+// elements is rounded, also where it is the only one of its shard. `operand`: the local shard of `whole`.
+Tensor rounded_as_whole(const Tensor& operand, const Tensor& whole, DType beside) {
+  const bool is_one_of_several = operand.num_elements() == 1 && num_elements(layout_of(whole).sizes) > 1;
+  const bool rounds = is_floating(beside) && size_of(beside) == 2 && !is_floating(operand.dtype());
+  return is_one_of_several && rounds ? raw::cast(operand, beside) : operand;
+}
+
+}  // namespace
+
 Tensor on_sharded(const char* name, const Tensor& a, const Tensor& b, Keeps keeps, const OnLocals& f) {
   require_unmixed(name, {a, b});
   if (layout_of(a) == layout_of(b) && !layout::has_partial(layout_of(a))) {
     const Tensor local_a = to_local(a), local_b = to_local(b);
-    return from_local(f(local_a, local_b), a.layout());
+    return from_local(f(local_a, rounded_as_whole(local_b, b, a.dtype())), a.layout());
   }
   const sharding::Binary rule = sharding::elementwise(name, layout_of(a), layout_of(b), keeps);
   const Tensor local_a = local_for(a, rule.a, rule.a_grad), local_b = local_for(b, rule.b, rule.b_grad);
-  return from_local(f(local_a, local_b), make_layout(rule.result));
+  return from_local(f(local_a, rounded_as_whole(local_b, b, a.dtype())), make_layout(rule.result));
 }
 
 Tensor matmul_on_sharded(const Tensor& a, const Tensor& b) {
@@ -162,16 +175,30 @@ void require_in_place(const char* name, const Tensor& to, Keeps keeps) {
     throw Error(str(name, ": in place on ", describe_sharded(to), ", which is partial"), "redistribute it first");
 }
 
+namespace {
+
+// The local shard of a value, as the kernel may read it. Whether a plain value overlaps its target, and is refused,
+// depends on all elements. A shard may have too few to tell, so one in the same memory is copied.
+Tensor value_for(const Tensor& local, const Tensor& to, const Tensor& value) {
+  const Tensor target = local_tensor(to);
+  const bool is_target = local.offset() == target.offset() && local.sizes() == target.sizes() &&
+                         local.strides() == target.strides() && local.dtype() == target.dtype();
+  const Tensor apart = local.storage() == target.storage() && !is_target ? ops::clone(local) : local;
+  return rounded_as_whole(apart, value, to.dtype());
+}
+
+}  // namespace
+
 Tensor in_place_value(const char* name, const Tensor& to, const Tensor& value, Keeps keeps) {
   require_unmixed(name, {to, value});
   require_in_place(name, to, keeps);
-  if (layout_of(to) == layout_of(value)) return to_local(value);
+  if (layout_of(to) == layout_of(value)) return value_for(to_local(value), to, value);
   const sharding::Binary rule = sharding::elementwise(name, layout_of(to), layout_of(value), keeps);
   // A value of other sizes is repeated; each rank then needs no more of it than it has.
   if (!(rule.result == layout_of(to) && rule.b == layout_of(value)) || layout::has_partial(rule.b))
     throw Error(str(name, ": in place on ", described({to, value})),
                 "redistribute the second to the layout of the first");
-  return local_for(value, rule.b, rule.b_grad);
+  return value_for(local_for(value, rule.b, rule.b_grad), to, value);
 }
 
 }  // namespace lockstep::ops

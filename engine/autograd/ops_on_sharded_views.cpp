@@ -43,6 +43,21 @@ Tensor shape_of_full(const Tensor& a) {
   return Tensor(std::move(full));
 }
 
+// Gives the dims of one element of a local view, whose strides count for no element, the strides of `full`, which is
+// the same view of the full tensor: shape_of_full reads them when the result is viewed again.
+void keep_strides(const Tensor& local, const Tensor& full) {
+  if (full.num_elements() == 0) return;
+  Dims strides = full.strides();
+  for (int dim = 0; dim < local.num_dims(); ++dim) {
+    const std::int64_t length = std::max<std::int64_t>(1, local.size(dim)), full_length = full.size(dim);
+    for (int other = 0; other < local.num_dims(); ++other)
+      if (length != full_length && full.strides()[other] > full.strides()[dim])
+        strides[other] = strides[other] / full_length * length;
+  }
+  for (int dim = 0; dim < local.num_dims(); ++dim)
+    if (local.size(dim) <= 1 || local.num_elements() == 0) local.impl().strides[dim] = strides[dim];
+}
+
 }  // namespace
 
 bool is_contiguous_on_sharded(const Tensor& a) { return a.is_contiguous() && shape_of_full(a).is_contiguous(); }
@@ -56,14 +71,18 @@ Tensor view_on_sharded(const char* name, const Tensor& a, const Dims& sizes, boo
     throw Error(str(name, ": ", describe_sharded(a), " with strides ", to_text(full.strides()), " cannot be viewed as ",
                     to_text(complete), " without a copy"),
                 "use reshape, which copies if necessary");
-  return by_rule(a, rule, [&](const Tensor& x) { return f(x, local_sizes_of(rule.result), copies); });
+  return by_rule(a, rule, [&](const Tensor& x) {
+    Tensor local = f(x, local_sizes_of(rule.result), copies);
+    if (!copies) keep_strides(local, lockstep::view(full, complete));
+    return local;
+  });
 }
 
 Tensor squeeze_on_sharded(const Tensor& a, int dim) {
   const sharding::Unary rule = sharding::squeeze(layout_of(a), dim);
-  // A local shard may have size 1 where the full tensor has not.
+  // A local shard may have size 1 where the full tensor has not. The expansion to its own sizes keeps all strides.
   return by_rule(a, rule, [&](const Tensor& x) {
-    return rule.result.sizes.size() == x.num_dims() ? ops::view(x, x.sizes()) : ops::squeeze(x, dim);
+    return rule.result.sizes.size() == x.num_dims() ? ops::expand(x, x.sizes()) : ops::squeeze(x, dim);
   });
 }
 

@@ -190,7 +190,7 @@ void record_in_place(const char* name, const Tensor& tensor, std::vector<Tensor>
 
 // Records an identity over the tensors that need a gradient and replaces them by its outputs. A change in place of an
 // output bypasses the identity, so an output is no view of its input. Changes of an input of a module are refused, and
-// so are those of a result that is a view: they would belong to the history of its base, before the identity.
+// so are those of a result that other tensors show: they would belong to a history before the identity.
 std::vector<Tensor> watch_passing(std::vector<Tensor> tensors, std::function<void()> before, Watched watched) {
   if (!recording(tensors)) return tensors;
   std::vector<Tensor> inputs;
@@ -217,7 +217,7 @@ std::vector<Tensor> watch_passing(std::vector<Tensor> tensors, std::function<voi
     attach(result, node, static_cast<int>(k));
     if (watched == Watched::inputs)
       note_view(result, inputs[k], ViewOrigin::input_with_hooks);
-    else if (grad_state(inputs[k])->view)
+    else if (watched == Watched::shown_results || grad_state(inputs[k])->view || is_leaf(inputs[k]))
       note_view(result, inputs[k], ViewOrigin::output_with_hooks);
     tensors[places[k]] = std::move(result);
   }
@@ -230,16 +230,25 @@ SavedTensorHooksScope::SavedTensorHooksScope(SavedTensorHooks hooks) {
 }
 SavedTensorHooksScope::~SavedTensorHooksScope() { autograd_rank().saved_hooks.pop_back(); }
 
-std::vector<Tensor> watch_first_gradient(std::vector<Tensor> tensors, std::function<void()> reached) {
+std::vector<Tensor> watch_first_gradient(std::vector<Tensor> tensors, std::function<void()> reached,
+                                         const std::vector<Tensor>& inputs) {
   struct Watch {
     std::function<void()> reached;
     OncePerBackward once;
   };
   const auto watch = std::make_shared<Watch>(Watch{std::move(reached), {}});
-  for (Tensor& tensor : tensors)
-    tensor = watch_passing({tensor}, [watch] {
-      if (watch->once.is_first()) watch->reached();
-    })[0];
+  std::vector<Watched> kinds;
+  kinds.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) {
+    const auto is_same = [&tensor](const Tensor& other) { return tensor.same_as(other); };
+    const bool is_shown = std::any_of(inputs.begin(), inputs.end(), is_same) ||
+                          std::count_if(tensors.begin(), tensors.end(), is_same) > 1;
+    kinds.push_back(is_shown ? Watched::shown_results : Watched::results);
+  }
+  const auto passes = [watch] {
+    if (watch->once.enter()) watch->reached();
+  };
+  for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i] = watch_passing({tensors[i]}, passes, kinds[i])[0];
   return tensors;
 }
 

@@ -102,7 +102,9 @@ void renew_history(const Tensor& tensor, GradState& state) {
   attach(tensor, node, 0);
 }
 
-void require_changeable(const char* operation, const Tensor& tensor, const std::vector<Tensor>& inputs) {
+namespace {
+
+void require_changeable_target(const char* operation, const Tensor& tensor, const std::vector<Tensor>& inputs) {
   const GradState* state = tensor.defined() && grad_enabled() ? grad_state(tensor) : nullptr;
   if (!state || !(recording(inputs) || (state->view && needs_gradient(state->view->base)))) return;
   const char* remedy = "change it without gradients, or change a clone";
@@ -123,6 +125,14 @@ void require_changeable(const char* operation, const Tensor& tensor, const std::
                 "use the operation that gives a new tensor, or change a clone");
   if (is_expanded(view.base))
     throw Error(str(operation, ": ", described(tensor), " is a view of an expanded tensor"), "change a clone");
+}
+
+}  // namespace
+
+void require_changeable(const char* operation, const Tensor& tensor, const std::vector<Tensor>& inputs) {
+  require_changeable_target(operation, tensor, inputs);
+  if (recording(inputs))
+    for (const Tensor& input : inputs) (void)edge_of(input);  // renews the histories of views, which may fail
 }
 
 void attach_in_place(const Tensor& tensor, const NodePtr& node, const std::vector<Tensor>& inputs) {

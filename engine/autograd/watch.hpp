@@ -21,7 +21,8 @@ namespace lockstep {
 // tensor that has other uses gets the same bits as in a graph without the watch.
 // `before` is called once per backward, when all gradients have arrived, and not at all when none arrived. Of inputs of
 // a module, the caller gets views that no recorded operation may change in place, because that would bypass `before`.
-enum class Watched { results, inputs };
+// So it does of results that other tensors show: views, leaves, and those that are passed as `shown_results`.
+enum class Watched { results, shown_results, inputs };
 std::vector<Tensor> watch_passing(std::vector<Tensor> tensors, std::function<void()> before,
                                   Watched watched = Watched::results);
 

@@ -183,8 +183,8 @@ Work receive(ProcessGroup& group, const Tensor& tensor, int from, const Call& ca
   return transfer(Operation::receive, group, tensor, from, call);
 }
 
-void barrier(ProcessGroup& group, const Call& call) {
-  CollectiveIssuer::issue_on_host(make_request(Operation::barrier, group), call);
+Work barrier(ProcessGroup& group, const Call& call) {
+  return CollectiveIssuer::issue_on_host(make_request(Operation::barrier, group), call);
 }
 
 void prepare(ProcessGroup& group, device::Device device, std::span<const device::Role> roles) {

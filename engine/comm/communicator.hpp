@@ -26,6 +26,8 @@ struct Endpoint {
   std::uint64_t sequence = 0;  // of the next collective
   std::uint64_t rounds = 0;    // ended
   unsigned used_roles = 0;     // bit i: a collective or a preparation on the accelerator's stream of Role i
+  // Asynchronous calls on the host that have not ended. They go on also if the program drops their Work.
+  std::vector<std::shared_ptr<IssuedCollective>> on_host;
   std::map<std::pair<int, int>, Endpoint> channels;  // point-to-point, by (sender, receiver) within the group
 };
 
@@ -92,8 +94,8 @@ struct CollectiveRequest {
 struct CollectiveIssuer {
   // On a stream. Waits for the collective on the current stream unless the call is asynchronous.
   static Work issue(const CollectiveRequest& request, const Call& call);
-  // On the host, without tensors; blocks.
-  static void issue_on_host(const CollectiveRequest& request, const Call& call);
+  // On the host, without tensors; blocks unless the call is asynchronous.
+  static Work issue_on_host(const CollectiveRequest& request, const Call& call);
   static std::vector<std::string> exchange(ProcessGroup& group, const std::string& mine, const std::string& purpose);
   static void prepare(ProcessGroup& group, device::Device device, std::span<const device::Role> roles);
   static Endpoint& endpoint_of(ProcessGroup& group) { return *group.state_->endpoint; }

@@ -205,6 +205,12 @@ struct Record {
   std::uint64_t terms_digest;
   std::uint64_t content_digest;  // of the call's content and, for collectives of a module, of its owner
   Terms terms;
+
+  // Whether it is still that of this collective. The flight recorder keeps the last `recorder_entries` calls of a rank,
+  // so that a later call has taken the place of an older one.
+  bool is_of(std::uint64_t of_group, std::uint64_t of_sequence) const {
+    return group == of_group && sequence == of_sequence;
+  }
 };
 
 // A thread of a rank that waits for peers (wait_graph.hpp).

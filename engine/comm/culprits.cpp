@@ -25,13 +25,22 @@ std::uint64_t num_called(const RankHistory& story, std::uint64_t group) {
   return called;
 }
 
+bool is_in(const RankHistory& story, const RecordedCollective& call) {
+  return num_called(story, call.group_id) > call.sequence;
+}
+
+// Also if the story does not reach back to the call.
+bool has_called(const RankHistory& story, const RecordedCollective& call) {
+  return is_in(story, call) || std::find(call.arrived.begin(), call.arrived.end(), story.rank) != call.arrived.end();
+}
+
 std::string waiting_text(const std::vector<int>& ranks) {
   return str(named_ranks_text(ranks), ranks.size() == 1 ? " waits" : " wait");
 }
 
 using Waits = std::map<int, std::set<int>>;  // awaited rank -> waiting ranks
 
-std::vector<int> waiting_behind(const Waits& waiting_for, int rank) {
+std::set<int> waiting_behind(const Waits& waiting_for, int rank) {
   std::set<int> found;
   std::vector<int> left = {rank};
   while (!left.empty()) {
@@ -41,7 +50,7 @@ std::vector<int> waiting_behind(const Waits& waiting_for, int rank) {
     for (const int each : by->second)
       if (found.insert(each).second) left.push_back(each);
   }
-  return {found.begin(), found.end()};
+  return found;
 }
 
 }  // namespace
@@ -50,6 +59,8 @@ std::vector<AwaitedRank> awaited_ranks(const std::vector<RankHistory>& stories) 
   std::map<int, const RankHistory*> by_rank;
   for (const RankHistory& story : stories) by_rank[story.rank] = &story;
   Waits waiting_for;
+  Waits
+      called_before;  // awaited rank -> ranks whose stories do not reach back to the call in which they may wait for it
   std::set<int> waiting;
   for (const RankHistory& story : stories) {
     if (story.ended) continue;
@@ -57,9 +68,12 @@ std::vector<AwaitedRank> awaited_ranks(const std::vector<RankHistory>& stories) 
       if (!is_under_way(call)) continue;
       for (int member : call.members) {
         const auto peer = by_rank.find(member);
-        if (peer == by_rank.end() || num_called(*peer->second, call.group_id) > call.sequence) continue;
+        if (peer == by_rank.end() || has_called(*peer->second, call)) continue;
         waiting_for[member].insert(story.rank);
         waiting.insert(story.rank);
+        for (int other : call.arrived)
+          if (const auto its = by_rank.find(other); its != by_rank.end() && !is_in(*its->second, call))
+            called_before[member].insert(other);
       }
     }
   }
@@ -69,7 +83,9 @@ std::vector<AwaitedRank> awaited_ranks(const std::vector<RankHistory>& stories) 
     AwaitedRank one;
     one.rank = rank;
     one.by.assign(by.begin(), by.end());
-    one.behind = waiting_behind(waiting_for, rank);
+    std::set<int> behind = called_before[rank];
+    behind.merge(waiting_behind(waiting_for, rank));
+    one.behind.assign(behind.begin(), behind.end());
     one.text = str(waiting_text(one.by), " for it ", last_call_text(*by_rank.at(one.by.front())));
     found.push_back(std::move(one));
   }

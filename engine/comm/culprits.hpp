@@ -15,9 +15,11 @@ namespace lockstep::comm {
 // A rank on which others wait.
 struct AwaitedRank {
   int rank = 0;
-  std::vector<int> by;      // ranks in a collective that this rank has not called
-  std::vector<int> behind;  // these, the ranks that wait for them, and so on
-  std::string text;         // the ranks `by` and the call of the first of them
+  std::vector<int> by;  // ranks in a collective that this rank has not called
+  // These, the ranks that wait for them, and so on, and those that have called such a collective so long ago that their
+  // stories lack it.
+  std::vector<int> behind;
+  std::string text;  // the ranks `by` and the call of the first of them
 };
 
 // The ranks that peers wait for and that wait for no peer themselves, in rank order. Empty when no rank waits, and when

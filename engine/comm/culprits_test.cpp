@@ -65,6 +65,17 @@ TEST(AwaitedRanks, ExcludeCallsThatNoThreadWaitsFor) {
   EXPECT_THAT(found[0].behind, ElementsAre(2));
 }
 
+// The flight recorder of rank 0 holds later calls only.
+TEST(AwaitedRanks, ExcludeThoseThatHaveArrivedLongBefore) {
+  RecordedCollective old = call(7, 0, {0, 1, 2}, waits);
+  old.arrived = {0, 1};
+  const auto found = awaited_ranks(stories_of({{call(8, 2000, {0}, done)}, {old}, {}}));
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].rank, 2);
+  EXPECT_THAT(found[0].by, ElementsAre(1));
+  EXPECT_THAT(found[0].behind, ElementsAre(0, 1)) << "rank 0 may wait for its old call";
+}
+
 TEST(AwaitedRanks, ExcludeRanksWithoutAStory) {
   EXPECT_THAT(awaited_ranks(stories_of({{call(7, 0, {0, 1, 5}, waits)}, {call(7, 0, {0, 1, 5}, waits)}})), IsEmpty());
 }

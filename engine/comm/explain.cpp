@@ -121,6 +121,14 @@ bool went_on(const Recording& recording, int rank, const RecordedCollective& cal
   return &call != &story.collectives.back() || (story.ended && !story.failed);
 }
 
+// Whether the rank has called the collective with these recorded calls. Its own recording may not reach back so far.
+bool has_called(const Calls& calls, int rank) {
+  return calls.contains(rank) || std::any_of(calls.begin(), calls.end(), [rank](const auto& each) {
+           const std::vector<int>& arrived = each.second->arrived;
+           return std::find(arrived.begin(), arrived.end(), rank) != arrived.end();
+         });
+}
+
 // The ranks in a pending collective, and the members that have not called it. "" if it is not pending.
 std::string explain_waits(const Recording& recording, const Calls& calls) {
   std::vector<int> waiting, missing;
@@ -132,7 +140,7 @@ std::string explain_waits(const Recording& recording, const Calls& calls) {
   }
   if (sample == nullptr) return "";
   for (const int member : sample->members)
-    if (!calls.contains(member)) missing.push_back(member);
+    if (!has_called(calls, member)) missing.push_back(member);
   const std::string ranks = capitalized_ranks_text(waiting);
   const bool one = waiting.size() == 1;
   if (missing.empty())

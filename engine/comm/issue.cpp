@@ -182,6 +182,13 @@ std::shared_ptr<IssuedCollective> record_call(const CollectiveRequest& request, 
   return record_complete_call(request, call, kind, extent);
 }
 
+// Arrives unless its slot is still in use. run() then arrives later.
+void arrive_now(IssuedCollective& issued) {
+  if (try_arrive(issued) || !issued.on_rank_thread) return;
+  finish_predecessor(issued, false);
+  try_arrive(issued);
+}
+
 std::string call_name(const CollectiveRequest& request, const Call& call) {
   return str(name_of(request.operation), call.owner.empty() ? "" : " for ", call.owner);
 }
@@ -252,6 +259,8 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
       request, call, kind, {elements, bounded_product(elements, static_cast<std::int64_t>(size_of(request.dtype)))});
   issued->on_rank_thread = stream.runs_inline();
   if (call.async && stream.runs_inline()) add_deferred(issued);
+  // No worker runs the deferred call that may still use its slot.
+  if (!issued->on_rank_thread) finish_predecessor(*issued, true);
   device::launch_deferred(
       stream, launch_name(request.operation), std::span<const device::Access>(accesses.data(), num_accesses),
       [issued, input, output, scratch_access, copies](const device::Pointers& pointers) {
@@ -260,9 +269,7 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
         if (scratch_access >= 0) issued->scratch = pointers.at(static_cast<std::size_t>(scratch_access));
         issued->execution = pointers.execution();
         if (copies) copies->copy_in(*issued);
-        if (try_arrive(*issued) || !issued->on_rank_thread) return;
-        finish_predecessor(*issued, false);
-        try_arrive(*issued);
+        arrive_now(*issued);
       },
       [issued, copies](const device::Pointers&) {
         run(*issued);
@@ -278,11 +285,23 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
   return work;
 }
 
-void CollectiveIssuer::issue_on_host(const CollectiveRequest& request, const Call& call) {
+Work CollectiveIssuer::issue_on_host(const CollectiveRequest& request, const Call& call) {
   check_usable(*Communicator::current().state(), *request.endpoint->control, call_name(request, call));
   const std::shared_ptr<IssuedCollective> issued =
       record_call(request, call, static_cast<std::uint8_t>(request.operation), {0, 0});
-  run(*issued);
+  Work work;
+  if (!call.async) {
+    run(*issued);
+    return work;
+  }
+  std::vector<std::shared_ptr<IssuedCollective>>& pending = request.endpoint->on_host;
+  std::erase_if(pending, [](const auto& each) { return each->ended.load(std::memory_order_acquire); });
+  pending.push_back(issued);
+  add_deferred(issued);
+  arrive_now(*issued);
+  work.state_ = std::make_shared<Work::State>();
+  work.state_->issued = issued;
+  return work;
 }
 
 std::vector<std::string> CollectiveIssuer::exchange(ProcessGroup& group, const std::string& mine,

@@ -48,8 +48,7 @@ std::string head(const IssuedCollective& issued) {
 // A call with this record and fingerprint.
 std::string call_text_of(const IssuedCollective& issued, const Record& record, const Fingerprint& fingerprint) {
   if (issued.is_kept_in(record)) return call_text(*issued.rank->world, record);
-  return str(name_of_kind(fingerprint.kind), " (no details: the flight recorder keeps the last ", recorder_entries,
-             " calls of a rank, and this one is older)");
+  return old_call_text(name_of_kind(fingerprint.kind));
 }
 
 std::string member_call_text(const IssuedCollective& issued, int member) {
@@ -158,6 +157,11 @@ std::string call_text(const WorldControl& world, const Record& record) {
   if (record.owner[0] != '\0') out += str(" for ", static_cast<const char*>(record.owner));
   if (record.scenario_line > 0) out += str(" at line ", record.scenario_line);
   return out;
+}
+
+std::string old_call_text(std::string_view operation) {
+  return str(operation, " (no details: the flight recorder keeps the last ", recorder_entries,
+             " calls of a rank, and this one is older)");
 }
 
 std::string own_call_text(const IssuedCollective& issued) {

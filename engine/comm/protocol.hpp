@@ -109,11 +109,8 @@ struct IssuedCollective {
     RankControl& control = rank->world->rank(group->members()[member]);
     return control.records[slot().entries()[member].record % recorder_entries];
   }
-  // Whether the record is still that of this collective. The flight recorder keeps the last `recorder_entries` calls of
-  // a rank, so that a later call has taken the place of an older one.
-  bool is_kept_in(const Record& record) const {
-    return record.sequence == sequence && record.group == rank->world->offset_of(group);
-  }
+  // Whether the flight recorder still keeps this collective in its record.
+  bool is_kept_in(const Record& record) const { return record.is_of(rank->world->offset_of(group), sequence); }
   bool has_arrived(int member) const {
     return slot().entries()[member].arrival.load(std::memory_order_acquire) == generation() + 1;
   }

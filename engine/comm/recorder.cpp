@@ -43,8 +43,21 @@ void announce_abort(device::HostWorld& world, const std::string& why) {
   notify_all(control);
 }
 
+namespace {
+
+std::vector<int> arrived_members(GroupControl& group, std::uint64_t sequence) {
+  const std::uint32_t arrival = static_cast<std::uint32_t>(sequence / ring_slots) + 1;
+  const MemberEntry* const entries = group.slot(sequence).entries();
+  std::vector<int> ranks;
+  for (int member = 0; member < group.size; ++member)
+    if (entries[member].arrival.load(std::memory_order_acquire) == arrival) ranks.push_back(group.members()[member]);
+  return ranks;
+}
+
+}  // namespace
+
 std::vector<RankHistory> read_recorder(const device::HostWorld& world) {
-  const WorldControl& control = control_of(world);
+  WorldControl& control = control_of(world);
   std::vector<RankHistory> stories;
   for (int rank = 0; rank < control.world_size; ++rank) {
     const RankControl& source = control.rank(rank);
@@ -66,7 +79,7 @@ std::vector<RankHistory> read_recorder(const device::HostWorld& world) {
     const std::uint64_t first = count > whole ? count - whole : 0;
     for (std::uint64_t i = first; i < count; ++i) {
       const Record& record = source.records[i % recorder_entries];
-      const GroupControl& group = control.group(record.group);
+      GroupControl& group = control.group(record.group);
       RecordedCollective call;
       call.group_id = group.id;
       call.sequence = record.sequence;
@@ -80,6 +93,7 @@ std::vector<RankHistory> read_recorder(const device::HostWorld& world) {
       // Texts and conclusions need all members of a call that is under way, and of the last one.
       const bool needs_all = call.state != CollectiveState::done || i + 1 == count;
       call.members.assign(group.members(), group.members() + (needs_all ? group.size : std::min(group.size, 64)));
+      if (call.state != CollectiveState::done) call.arrived = arrived_members(group, record.sequence);
       call.bytes = record.bytes;
       call.scenario_line = record.scenario_line;
       call.issued_ns = record.issued_ns;

@@ -23,6 +23,7 @@ struct RecordedCollective {
   std::uint64_t sequence = 0;
   std::string operation, dtype, family, phase, axis, owner;
   std::vector<int> members;  // world ranks; of a call that is done, unless it is the last, at most the first 64
+  std::vector<int> arrived;  // members that have called it, also those that do not keep it any more; [] if it is done
   std::int64_t bytes = 0;    // of the larger of input and output
   int scenario_line = 0;     // 0: unknown
   CollectiveState state = CollectiveState::issued;

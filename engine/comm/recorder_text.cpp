@@ -18,11 +18,13 @@ CollectiveState state_from_name(const std::string& name) {
 }
 
 json to_json(const RecordedCollective& c) {
-  return {{"group", c.group_id},     {"sequence", c.sequence},  {"operation", c.operation},
-          {"dtype", c.dtype},        {"family", c.family},      {"phase", c.phase},
-          {"axis", c.axis},          {"owner", c.owner},        {"members", c.members},
-          {"bytes", c.bytes},        {"line", c.scenario_line}, {"state", state_names[static_cast<int>(c.state)]},
-          {"issued_ns", c.issued_ns}};
+  return {{"group", c.group_id},      {"sequence", c.sequence},
+          {"operation", c.operation}, {"dtype", c.dtype},
+          {"family", c.family},       {"phase", c.phase},
+          {"axis", c.axis},           {"owner", c.owner},
+          {"members", c.members},     {"arrived", c.arrived},
+          {"bytes", c.bytes},         {"line", c.scenario_line},
+          {"issued_ns", c.issued_ns}, {"state", state_names[static_cast<int>(c.state)]}};
 }
 
 RecordedCollective collective_from_json(const json& j) {
@@ -36,6 +38,7 @@ RecordedCollective collective_from_json(const json& j) {
   c.axis = j.at("axis").get<std::string>();
   c.owner = j.at("owner").get<std::string>();
   c.members = j.at("members").get<std::vector<int>>();
+  c.arrived = j.value("arrived", std::vector<int>());  // an earlier version has not written it
   c.bytes = j.at("bytes").get<std::int64_t>();
   c.scenario_line = j.at("line").get<int>();
   c.state = state_from_name(j.at("state").get<std::string>());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/comm/messages.hpp"
@@ -38,7 +39,7 @@ struct Node {
   std::vector<Wait> waits;
 };
 
-bool has_arrived(Wait& wait, int member) {
+bool has_arrived(const Wait& wait, int member) {
   const std::uint32_t generation = static_cast<std::uint32_t>(wait.sequence / ring_slots);
   const MemberEntry& entry = wait.group->slot(wait.sequence).entries()[member];
   return entry.arrival.load(std::memory_order_acquire) == generation + 1;
@@ -75,6 +76,12 @@ bool has_left(WorldControl& world, Wait& wait, int member) {
   const Record& call = world.rank(wait.group->members()[member]).records[record % recorder_entries];
   return call.state.load(std::memory_order_acquire) == CollectiveState::done || call.group != wait.offset ||
          call.sequence + ring_slots != wait.sequence;
+}
+
+// Also if the flight recorder does not keep the call any more. A call that waits for its slot is not known there.
+std::string_view operation_of(const Wait& wait) {
+  if (!has_arrived(wait, wait.me)) return "a collective";
+  return name_of_kind(wait.group->slot(wait.sequence).entries()[wait.me].fingerprint.kind);
 }
 
 void find_awaited(WorldControl& world, Wait& wait) {
@@ -242,6 +249,11 @@ class WaitGraph {
     }
   }
 
+  // Of a wait of this rank. A later call may have taken its place (Record::is_of()).
+  const Record& record_of(int r, const Wait& wait) const {
+    return world_.rank(r).records[wait.record % recorder_entries];
+  }
+
   std::string wait_text(int r) const;
   std::string hint() const;
 
@@ -260,17 +272,21 @@ std::string WaitGraph::wait_text(int r) const {
   std::string out = wait_head(r) + str(awaited);
   const std::string group = group_text(*wait->group);
   if (wait->reason == WaitReason::end_of_round) return out + str(" at the end of a backward (group ", group, ")");
-  const Record& record = world_.rank(r).records[wait->record % recorder_entries];
-  return out + str(" in ", call_text(world_, record), " (#", wait->sequence, " of group ", group,
-                   record.axis[0] == '\0' ? "" : str(", axis ", static_cast<const char*>(record.axis)), ")");
+  const Record& record = record_of(r, *wait);
+  const bool is_kept = record.is_of(wait->offset, wait->sequence);
+  const std::string axis = is_kept ? record.axis : "";
+  return out + str(" in ", is_kept ? call_text(world_, record) : old_call_text(operation_of(*wait)), " (#",
+                   wait->sequence, " of group ", group, axis.empty() ? "" : str(", axis ", axis), ")");
 }
 
 std::string WaitGraph::hint() const {
   const auto wait_of = [this](std::size_t i) -> const Wait& { return *next(deadlocked_[i]).second; };
   const auto all_are = [&](Operation operation) {
     for (std::size_t i = 0; i < cycle_length_; ++i) {
-      const Record& record = world_.rank(deadlocked_[i]).records[wait_of(i).record % recorder_entries];
-      if (wait_of(i).reason == WaitReason::end_of_round || record.kind != static_cast<std::uint8_t>(operation))
+      const Wait& wait = wait_of(i);
+      if (wait.reason == WaitReason::end_of_round) return false;
+      const Record& record = record_of(deadlocked_[i], wait);
+      if (!record.is_of(wait.offset, wait.sequence) || record.kind != static_cast<std::uint8_t>(operation))
         return false;
     }
     return true;

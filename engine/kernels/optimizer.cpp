@@ -77,7 +77,7 @@ struct AdamKernel {
   T* exp_avg;
   T* exp_avg_sq;
   std::int64_t count;
-  C one_minus_beta1, beta2, one_minus_beta2, minus_rate, root_c2, eps, weight_decay, shrink;
+  C weight_of_grad, beta2, one_minus_beta2, minus_rate, root_c2, eps, weight_decay, shrink;
   bool decays;
 
   KOKKOS_FUNCTION void portable(std::int64_t index) const {
@@ -109,14 +109,23 @@ struct AdamKernel {
   }
   template <bool decay>
   KOKKOS_INLINE_FUNCTION void with_decay(T* p, const T* gradient, T* ms, T* vs, std::int64_t n) const {
+    if (weight_of_grad < C(0.5)) return with_options<decay, false>(p, gradient, ms, vs, n);
+    with_options<decay, true>(p, gradient, ms, vs, n);
+  }
+
+  // The first moment is computed from the nearer of its two ends, as in PyTorch. From the moment before, a large one
+  // would cancel a small gradient, which with beta1 = 0 is the whole moment.
+  template <bool decay, bool from_grad>
+  KOKKOS_INLINE_FUNCTION void with_options(T* p, const T* gradient, T* ms, T* vs, std::int64_t n) const {
     const AdamKernel k = *this;  // a copy that the stores of the loop cannot alias
+    const C rate = from_grad ? k.weight_of_grad - C(1) : k.weight_of_grad;
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) {
       const C x = static_cast<C>(p[i]) * k.shrink;
       C g = static_cast<C>(gradient[i]);
       if constexpr (decay) g = std::fma(k.weight_decay, x, g);
       const C m_before = static_cast<C>(ms[i]);
-      const C m = std::fma(k.one_minus_beta1, g - m_before, m_before);
+      const C m = std::fma(rate, g - m_before, from_grad ? g : m_before);
       const C v = std::fma(k.one_minus_beta2 * g, g, static_cast<C>(vs[i]) * k.beta2);
       const C d = std::sqrt(v) / k.root_c2 + k.eps;
       ms[i] = static_cast<T>(m);

@@ -43,7 +43,8 @@ struct AdamNumbers {
   double weight_decay = 0.0;
   bool decoupled = false;  // AdamW: p = p * (1 - lr * weight_decay) first; otherwise g = fma(weight_decay, p, g)
 };
-// m = fma(1 - beta1, g - m, m); v = fma((1 - beta2) * g, g, v * beta2); with c_i = 1 - beta_i^step:
+// With w = 1 - beta1: m = fma(w, g - m, m) for w < 0.5, otherwise m = fma(w - 1, g - m, g).
+// v = fma((1 - beta2) * g, g, v * beta2); with c_i = 1 - beta_i^step:
 // p = p + (-(lr / c_1) * m) / (sqrt(v) / sqrt(c_2) + eps).
 void adam(Execution on, std::span<const AdamItem> items, const AdamNumbers& numbers);
 

@@ -62,7 +62,9 @@ void check_adam(const AdamNumbers& numbers) {
       if (numbers.weight_decay != 0.0 && numbers.decoupled)
         x = rounded(x * static_cast<T>(1.0 - numbers.lr * numbers.weight_decay));
       if (numbers.weight_decay != 0.0 && !numbers.decoupled) g = std::fma(static_cast<T>(numbers.weight_decay), x, g);
-      expected_m[i] = std::fma(static_cast<T>(1.0 - numbers.beta1), rounded(g - expected_m[i]), expected_m[i]);
+      const T weight = static_cast<T>(1.0 - numbers.beta1), distance = rounded(g - expected_m[i]);
+      expected_m[i] =
+          weight < T(0.5) ? std::fma(weight, distance, expected_m[i]) : std::fma(weight - T(1), distance, g);
       expected_v[i] = rounded(expected_v[i] * static_cast<T>(numbers.beta2));
       expected_v[i] = std::fma(rounded(static_cast<T>(1.0 - numbers.beta2) * g), g, expected_v[i]);
       const T d = rounded(rounded(rounded(std::sqrt(expected_v[i])) / static_cast<T>(std::sqrt(c2))) +
@@ -79,6 +81,16 @@ TEST(Optimizer, AdamMatchesItsFormulas) {
   check_adam<double>({});
   check_adam<float>({.lr = 0.01, .weight_decay = 0.1});
   check_adam<float>({.lr = 0.01, .weight_decay = 0.1, .decoupled = true});
+  check_adam<float>({.beta1 = 0.3});
+  check_adam<double>({.beta1 = 0.5, .weight_decay = 0.1});
+}
+
+// Also after a gradient that is larger by more digits than the type has.
+TEST(Optimizer, WithoutBeta1TheFirstMomentIsTheGradient) {
+  std::vector<float> p(4, 1.0f), m(4, 1e8f), v(4), grad = {0.5f, -3.0f, 100.0f, -0.001f};
+  const AdamItem item{view_of(p), view_of(grad), view_of(m), view_of(v), 2};
+  adam(Space::host, {&item, 1}, {.beta1 = 0.0});
+  EXPECT_EQ(m, grad);
 }
 
 // The first step of Adam moves each parameter by about lr against the sign of its gradient. This check is independent

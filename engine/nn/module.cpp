@@ -148,6 +148,10 @@ namespace {
 
 using BackwardHooks = std::vector<std::function<void(Module&)>>;
 
+Structure as_structure(const Inputs& inputs) {
+  return Structure::list({Structure::list(inputs.positional), Structure::map(inputs.named)});
+}
+
 // The backward hooks of one place for one call. It watches the gradients of the call's inputs and outputs.
 class BackwardWatch {
  public:
@@ -157,8 +161,7 @@ class BackwardWatch {
 
   void watch_inputs(Inputs& inputs) {
     if (after_.empty()) return;
-    Structure all =
-        Structure::list({Structure::list(std::move(inputs.positional)), Structure::map(std::move(inputs.named))});
+    Structure all = as_structure(inputs);
     const std::vector<Tensor> tensors = tensors_of(all);
     std::vector<Tensor> watched = watch_passing(
         tensors, [state = state_, module = module_, after = after_] { run_once(*state, module, after); },
@@ -168,15 +171,17 @@ class BackwardWatch {
     inputs.named = all.items()[1].entries();
   }
 
-  void watch_outputs(Structure& outputs) {
-    const std::vector<Tensor> watched =
-        watch_first_gradient(tensors_of(outputs), [state = state_, module = module_, before = before_, after = after_] {
+  void watch_outputs(const Inputs& inputs, Structure& outputs) {
+    const std::vector<Tensor> watched = watch_first_gradient(
+        tensors_of(outputs),
+        [state = state_, module = module_, before = before_, after = after_] {
           const auto alive = module.lock();
           if (!alive) return;
           for (const auto& hook : before) hook(*alive);
           // Runs at the end of backward at the latest, because the inputs may get no gradient.
           if (!after.empty()) queue_backward_callback([state, module, after] { run_once(*state, module, after); });
-        });
+        },
+        tensors_of(as_structure(inputs)));
     outputs = with_tensors(outputs, watched);
   }
 
@@ -186,7 +191,7 @@ class BackwardWatch {
   };
   static void run_once(State& state, const std::weak_ptr<Module>& module, const BackwardHooks& hooks) {
     const auto alive = module.lock();
-    if (!alive || !state.after.is_first()) return;
+    if (!alive || !state.after.enter()) return;
     for (const auto& hook : hooks) hook(*alive);
   }
 
@@ -253,7 +258,7 @@ Structure Module::call_with_api_hooks(Inputs inputs, std::string_view method) {
       wrapper ? wrapper(inputs, bind_call(&Module::call_converted, method)) : call_converted(inputs, method);
 
   for (const auto& hook : Hooks::of(hooks_->post_forward, Place::api)) hook(*this, inputs, outputs);
-  if (!watch.empty()) watch.watch_outputs(outputs);
+  if (!watch.empty()) watch.watch_outputs(inputs, outputs);
   return outputs;
 }
 
@@ -271,7 +276,7 @@ Structure Module::call_with_user_hooks(Inputs inputs, std::string_view method) {
 
   Structure outputs = run(method, inputs);
 
-  if (!watch.empty()) watch.watch_outputs(outputs);
+  if (!watch.empty()) watch.watch_outputs(inputs, outputs);
   for (const auto& hook : Hooks::of(hooks_->post_forward, Place::user)) hook(*this, inputs, outputs);
   return outputs;
 }

@@ -172,8 +172,9 @@ void settle(const ModulePtr& root);
 // Sets the name of every parameter tensor to its path.
 void name_parameters(const ModulePtr& root);
 
-// Returns a deep copy: structure, values, gradients, requires_grad, and ties between parameters. Hooks and applied APIs
-// are not copied. Throws Error for a module with a copy_refusal and for parameters that are not leaves.
+// Returns a deep copy: structure, values, gradients, requires_grad, and ties between parameters. Parameters and buffers
+// keep the order of their memory, and those that share memory share that of the copy. Hooks and applied APIs are not
+// copied. Throws Error for a module with a copy_refusal and for parameters that are not leaves.
 ModulePtr clone_module(const ModulePtr& root);
 // Replaces the storage, strides and type of a tensor by those of `data`, which has the same sizes. The tensor keeps its
 // identity, so ties, hooks and optimizers follow.

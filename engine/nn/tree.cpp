@@ -83,6 +83,10 @@ namespace {
 
 class Cloner {
  public:
+  explicit Cloner(const ModulePtr& root) {
+    for (const NamedParameter& parameter : named_parameters(root)) ++num_tensors_[parameter.tensor().storage().get()];
+    for (const NamedBuffer& buffer : named_buffers(root)) ++num_tensors_[buffer.tensor().storage().get()];
+  }
   ModulePtr module(const ModulePtr& from) {
     if (ModulePtr& known = modules_[from.get()]) return known;
     if (!from->copy_refusal.empty()) throw Error(from->copy_refusal);
@@ -107,11 +111,25 @@ class Cloner {
       throw Error(str("clone_module: ", from.name().empty() ? "a parameter" : from.name().c_str(), " is the result of ",
                       grad_fn_name(from)),
                   "copy the module while its parameters are leaves");
-    Tensor made = copy(from, purpose);
+    Tensor made = copy_in_memory_order(from, purpose);
     if (requires_grad(from)) set_requires_grad(made, true);
     if (const Tensor gradient = grad(from); gradient.defined())
       set_grad(made, copy(gradient, device::Purpose::gradient));
     tensors_[&from.impl()] = made;
+    return made;
+  }
+  // Of tensors that share a storage, the copies share one.
+  Tensor copy_in_memory_order(const Tensor& from, device::Purpose purpose) {
+    const Tensor local = local_tensor(from);
+    const Storage* storage = local.storage().get();
+    if (local.is_contiguous() && num_tensors_[storage] <= 1) return copy(from, purpose);
+    Tensor& memory = memory_[storage];
+    if (!memory.defined()) {
+      const auto count = static_cast<std::int64_t>(storage->bytes() / size_of(local.dtype()));
+      memory = copy(as_strided(local, {count}, {1}, 0), purpose);
+    }
+    Tensor made = sharded_like(as_strided(memory, local.sizes(), local.strides(), local.offset()), from);
+    made.set_name(from.name());
     return made;
   }
   static Tensor copy(const Tensor& from, device::Purpose purpose) {
@@ -124,6 +142,8 @@ class Cloner {
 
   std::unordered_map<const Module*, ModulePtr> modules_;
   std::unordered_map<const TensorImpl*, Tensor> tensors_;
+  std::unordered_map<const Storage*, int> num_tensors_;
+  std::unordered_map<const Storage*, Tensor> memory_;  // the copies of storages, in one dim
 };
 
 // Visits every parameter, its gradients and every buffer, each once.
@@ -144,7 +164,7 @@ void for_each_tensor(const ModulePtr& root, const std::function<void(const Tenso
 
 }  // namespace
 
-ModulePtr clone_module(const ModulePtr& root) { return Cloner().module(root); }
+ModulePtr clone_module(const ModulePtr& root) { return Cloner(root).module(root); }
 
 void swap_data(const Tensor& tensor, const Tensor& data) {
   LOCKSTEP_CHECK(tensor.sizes() == data.sizes(), to_text(tensor.sizes()), " against ", to_text(data.sizes()));

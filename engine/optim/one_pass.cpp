@@ -1,5 +1,6 @@
 #include "engine/optim/one_pass.hpp"
 
+#include <cstddef>
 #include <memory>
 
 #include "engine/core/checked.hpp"
@@ -8,10 +9,38 @@
 
 namespace lockstep::optim {
 
+namespace {
+
+// Whether a copy of an operand that is not contiguous would miss an update of another parameter, or undo it.
+bool shares_strided(const std::vector<Operand>& operands, std::size_t stride) {
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    const Operand& strided = operands[i];
+    if (!strided.tensor.defined() || strided.tensor.is_contiguous()) continue;
+    for (std::size_t j = 0; j < operands.size(); ++j) {
+      const Operand& other = operands[j];
+      if (i / stride != j / stride && other.tensor.defined() && (strided.written || other.written) &&
+          other.tensor.storage() == strided.tensor.storage())
+        return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
 void one_pass(const char* name, std::vector<Operand> operands, std::size_t stride,
               const std::function<void(kernels::Execution on, const std::vector<kernels::View>& views,
                                        const std::vector<std::size_t>& rows)>& body) {
   const std::size_t num_rows = operands.size() / stride;
+  if (shares_strided(operands, stride)) [[unlikely]] {
+    for (std::size_t row = 0; row < num_rows; ++row) {
+      const auto begin = operands.begin() + static_cast<std::ptrdiff_t>(element_offset(row, stride));
+      one_pass(name, std::vector<Operand>(begin, begin + static_cast<std::ptrdiff_t>(stride)), stride,
+               [row, body](kernels::Execution on, const std::vector<kernels::View>& views,
+                           const std::vector<std::size_t>&) { body(on, views, {row}); });
+    }
+    return;
+  }
   std::vector<std::pair<Tensor, Tensor>> copied_back;  // contiguous copies and their strided originals
   for (Operand& operand : operands) {
     if (!operand.tensor.defined() || operand.tensor.is_contiguous()) continue;

@@ -170,10 +170,21 @@ void Optimizer::load_state_dict(const StateDict& dict, Missing missing) {
       if (const auto step = values.find(step_key); step != values.end()) state.step = *step_count(step->second);
     }
 
+  // A value may be a tensor of this state in another place, so that such values are kept before any is written.
+  std::set<const Storage*> written;
+  for (const auto& [name, state] : states)
+    for (const auto& [key, tensor] : state.tensors) written.insert(tensor.storage().get());
+  std::vector<std::pair<Tensor, Tensor>> copies;
+  for (const auto& [name, state] : states)
+    for (const auto& [key, value] : *given.at(name)) {
+      if (key == step_key || !value.defined()) continue;
+      const Tensor& to = state.tensors.at(key);
+      const bool is_overwritten = !value.same_as(to) && written.contains(value.storage().get());
+      copies.emplace_back(to, is_overwritten ? sharded_like(raw::clone(local_tensor(value)), value) : value);
+    }
+
   for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i].options = dict.groups[i].second;
-  for (auto& [name, state] : states)
-    for (const auto& [key, value] : *given.at(name))
-      if (key != step_key && value.defined()) raw::copy_(state.tensors.at(key), value);
+  for (const auto& [to, value] : copies) raw::copy_(to, value);
   states_ = std::move(states);
 }
 

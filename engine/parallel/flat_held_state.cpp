@@ -1,6 +1,7 @@
 #include "engine/parallel/flat_held_state.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/rank_context.hpp"
@@ -68,11 +69,14 @@ HeldValue held_in_chunk(const std::string& path, const FlatParameterShards& unit
 std::vector<HeldValue> held_state(const nn::ModulePtr& root) {
   const NoGrad no_grad;
   std::vector<HeldValue> values;
+  std::map<const TensorImpl*, Tensor> casts;  // one per buffer, also for a shared one
   for (const StateEntry& entry : state_entries_of(root, {}).entries) {
     if (entry.unit && entry.unit->settings().mesh.is_sharded()) {
       values.push_back(held_in_chunk(entry.path, *entry.unit, entry.index, detach(entry.unit->shard())));
     } else if (entry.type && *entry.type != entry.held.dtype()) {
-      values.push_back({entry.path, raw::cast(detach(entry.held), *entry.type), std::nullopt, detach(entry.held)});
+      Tensor& cast = casts[&entry.held.impl()];
+      if (!cast.defined()) cast = raw::cast(detach(entry.held), *entry.type);
+      values.push_back({entry.path, cast, std::nullopt, detach(entry.held)});
     } else {
       values.push_back({entry.path, detach(entry.held)});
     }

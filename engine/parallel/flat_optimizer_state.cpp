@@ -398,4 +398,12 @@ std::vector<std::string> original_names(optim::Optimizer& optimizer) {
   return names;
 }
 
+std::set<std::string> names_elsewhere(optim::Optimizer& optimizer) {
+  std::set<std::string> names;
+  for (const auto& group : trained_by(optimizer))
+    for (const Trained& one : group)
+      if (one.unit && is_elsewhere(*one.unit, one)) names.insert(one.name);
+  return names;
+}
+
 }  // namespace lockstep::parallel

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,5 +47,8 @@ OptimizerState keyed_by_position(const OptimizerState& state);
 OptimizerState keyed_by_name(const OptimizerState& state, const std::vector<std::string>& names);
 // The names of the original parameters of the optimizer, in the order of their positions.
 std::vector<std::string> original_names(optim::Optimizer& optimizer);
+// The parameters of the optimizer that are divided among ranks and of which this rank has no element: no step gives
+// them state here.
+std::set<std::string> names_elsewhere(optim::Optimizer& optimizer);
 
 }  // namespace lockstep::parallel

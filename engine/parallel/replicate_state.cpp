@@ -12,6 +12,7 @@
 #include "engine/layout/placement.hpp"
 #include "engine/parallel/contract.hpp"
 #include "engine/parallel/host_tensors.hpp"
+#include "engine/parallel/shard_collect.hpp"
 #include "engine/parallel/start_up.hpp"
 #include "engine/tensor/ops.hpp"
 
@@ -104,6 +105,8 @@ ReplicateState::ReplicateState(const ModulePtr& module, const ReplicateOptions& 
     throw Error(str("replicate: bucket_cap_mb is ", *options.bucket_cap_mb),
                 str("it must be above 0, and at most ", max_bucket_mb));
   owner_ = options.name.empty() ? module->type() : options.name;
+  for (const NamedParameter& parameter : covered.parameters)
+    refuse_sharded_elsewhere(parameter.tensor(), parameter.path, owner_, replicate_name);
   if (!covered.parameters.empty()) mesh_.prepare(covered.parameters[0].tensor().device());
 }
 
@@ -156,7 +159,10 @@ void ReplicateState::start() {
   const std::vector<NamedParameter> parameters = Collector(options_.ignored).collect(module).parameters;
   // Another API may have been applied to children since replicate() was called.
   module->applied.find(replicate_name)->second.parameter_names = names_of(parameters);
-  for (const NamedParameter& parameter : parameters) refuse_different_shards(parameter);
+  for (const NamedParameter& parameter : parameters) {
+    refuse_sharded_elsewhere(parameter.tensor(), parameter.path, owner_, replicate_name);
+    refuse_different_shards(parameter);
+  }
   if (!parameters.empty()) mesh_.prepare(parameters[0].tensor().device());  // the module may have moved
   start_up(mesh_.mesh_group(), parameters, owner_, replicate_name);
   make_reducer(trained_parameters());

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/grad_of_peers.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/parallel/contract.hpp"
@@ -107,7 +108,7 @@ void check_parameter(const CollectedParameter& parameter, const std::string& own
     throw Error(str("FSDP does not support non-contiguous parameters: `", parameter.name, "` of ", owner, " has sizes ",
                     to_text(parameter.tensor.sizes()), " and strides ", to_text(parameter.tensor.strides())),
                 "register a contiguous copy of it");
-  if (grad(parameter.tensor).defined())
+  if (grad(parameter.tensor).defined() || kept_back_grad(parameter.tensor).defined())
     throw Error(str(api, ": `", parameter.name, "` of ", owner, " has a gradient, which would be lost"),
                 "clear the gradients before sharding");
 }
@@ -126,6 +127,15 @@ layout::ShardedLayout sharded_layout_of(const CollectedParameter& parameter, con
                                         const ShardMesh& mesh) {
   return mesh.layout_of(str("fully_shard: `", parameter.name, "` of ", options.name), parameter.tensor,
                         shard_dim_of(parameter, options));
+}
+
+void refuse_sharded_elsewhere(const Tensor& tensor, const std::string& name, const std::string& owner,
+                              std::string_view api) {
+  const Claim* holder = claims().find(tensor);
+  if (!holder || holder->is_shard) return;
+  throw Error(str(api, ": `", name, "` of ", owner, " is the same parameter as `", holder->name, "`, which ",
+                  holder->api, " has sharded"),
+              "a parameter belongs to one of the two: manage the modules that share it alike");
 }
 
 void claim(const Tensor& full, const Tensor& shard, const std::string& name, std::string_view api) {

@@ -43,7 +43,7 @@ class ParameterCollector {
 };
 
 // Throws Error for a parameter that another group has sharded, that a replicated module shares, that is a scalar, is
-// not contiguous or has a gradient. `owner`: the name of the group. `api`: the caller, for messages.
+// not contiguous or has a gradient, kept back or not. `owner`: the name of the group. `api`: the caller, for messages.
 void check_parameter(const CollectedParameter& parameter, const std::string& owner, std::string_view api);
 // The dim that the options ask for, from 0. Throws Error when the parameter has no such dim.
 int shard_dim_of(const CollectedParameter& parameter, const FullyShardOptions& options);
@@ -51,6 +51,9 @@ int shard_dim_of(const CollectedParameter& parameter, const FullyShardOptions& o
 // over a mesh that does not fit (layout::compose).
 layout::ShardedLayout sharded_layout_of(const CollectedParameter& parameter, const FullyShardOptions& options,
                                         const ShardMesh& mesh);
+// Throws Error for a parameter that is not sharded in its own place and that a group has sharded in another one.
+void refuse_sharded_elsewhere(const Tensor& tensor, const std::string& name, const std::string& owner,
+                              std::string_view api);
 // Notes that a group has sharded the parameter `name`: another group that holds one of the two tensors is an error.
 void claim(const Tensor& full, const Tensor& shard, const std::string& name, std::string_view api);
 

@@ -61,7 +61,12 @@ std::vector<std::shared_ptr<ShardState>> ShardContext::living_states() const {
 bool ShardContext::in_forward() const { return forward_root && forward_call == nn::running_call(); }
 
 void ShardContext::let_writers_wait_for_copy_in(device::Device at) const {
-  const auto living = living_states();
+  auto living = living_states();
+  // A prefetch hint may name a group of another root.
+  for (const ShardStatePtr& state : living_states())
+    for (const auto* hints : {&state->forward_prefetch, &state->backward_prefetch})
+      for (const auto& hint : *hints)
+        if (auto hinted = hint.lock()) living.push_back(std::move(hinted));
   const auto any_group = [&living](bool (*has)(const ShardGroup&)) {
     return std::any_of(living.begin(), living.end(),
                        [has](const auto& state) { return state->group() && has(*state->group()); });

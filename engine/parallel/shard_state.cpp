@@ -77,7 +77,8 @@ void ShardState::pre_forward(nn::Inputs& inputs) {
     for (const auto& module : modules_)
       if (const auto alive = module.lock(); alive && modules_.size() > 1) modules_to_run_.insert(alive.get());
   }
-  if (is_root_ || context->forward_root == this) move_inputs(inputs);
+  // A recomputation of a module that ran alone has no root.
+  if (is_root_ || context->forward_root == this || (in_backward() && !context->in_forward())) move_inputs(inputs);
   cast_inputs(inputs);
   if (!is_first) {
     // reshard() may have been called since the first of its modules ran.

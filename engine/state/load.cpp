@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <memory>
 #include <set>
 
@@ -104,7 +105,7 @@ class Load {
   std::vector<std::pair<optim::GradScaler*, optim::GradScaler::State>> scalers_;
   std::vector<Generator::State> generators_;
   std::vector<TensorLoad> tensors_;
-  std::vector<std::pair<Tensor, Tensor>> copies_;
+  std::vector<std::pair<Tensor, Tensor>> copies_;  // of the tree, those that are loaded
 };
 
 std::string Load::prepare() {
@@ -133,7 +134,11 @@ std::string Load::prepare() {
     scalers_.emplace_back(*scaler, *saved);
   }
   plan_tensors(tree);
-  copies_ = tree.copies;
+  // A buffer that is not loaded keeps its bits: the type of its copy may be narrower.
+  std::copy_if(tree.copies.begin(), tree.copies.end(), std::back_inserter(copies_), [this](const auto& of) {
+    return std::any_of(tensors_.begin(), tensors_.end(),
+                       [&of](const TensorLoad& load) { return load.local.same_as(of.second); });
+  });
   check_ties();
   return Json(unexpected_keys(tree)).dump();
 }

@@ -1,10 +1,12 @@
 #include "engine/state/load_parts.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/parallel/flat_held_state.hpp"
+#include "engine/parallel/flat_optimizer_state.hpp"
 #include "engine/state/optimizer_values.hpp"
 
 namespace lockstep::state {
@@ -36,6 +38,7 @@ OptimizerLoad::OptimizerLoad(const std::string& name, optim::Optimizer& optimize
     : name_(name), optimizer_(optimizer), before_(without_tensors(optimizer.state_dict())), after_(before_) {
   check_groups(index, partial);
   const auto originals = parallel::original_names_of(optimizer);
+  const std::set<std::string> elsewhere = parallel::names_elsewhere(optimizer);
   const std::map<std::string, Keys> held(before_.state.begin(), before_.state.end());
   StateDict present;
   present.groups = after_.groups;  // refused by the load below if they are out of range
@@ -53,6 +56,7 @@ OptimizerLoad::OptimizerLoad(const std::string& name, optim::Optimizer& optimize
             removed_.push_back(optimizer_key(name, original, ""));
         continue;
       }
+      if (!had_state && elsewhere.contains(parameter)) continue;
       Keys keys = loaded_keys(originals.at(parameter), had_state ? own->second : Keys(), options, index, partial);
       if (!had_state) present.state.emplace_back(parameter, Keys());
       present.state.back().second.insert(keys.begin(), keys.end());

@@ -21,6 +21,7 @@
 #include "harness/cli/mutate.hpp"
 #include "harness/cli/options_internal.hpp"
 #include "harness/cli/plan_command.hpp"
+#include "harness/cli/run_outputs.hpp"
 #include "harness/cli/standard_streams.hpp"
 #include "harness/cli/watched.hpp"
 #include "harness/report/compare_runs.hpp"
@@ -56,6 +57,7 @@ int kill_matrix_command(const Choices& choices) {
   catch_interrupts();
   scenario::Library library(scenarios_folder());
   const std::vector<scenario::Case> cases = cases_on_sim_too(library, choices.run);
+  check_output_files(choices.run, cases);
   KillMatrixOptions options;
   options.all = choices.all;
   options.defects = choices.defects;
@@ -69,6 +71,7 @@ int mutate_command(const Choices& choices) {
   catch_interrupts();
   scenario::Library library(scenarios_folder());
   const std::vector<scenario::Case> cases = cases_on_sim_too(library, choices.run);
+  check_output_files(choices.run, cases);
   MutateOptions options;
   options.expand = {choices.run.expand};
   find_devices(options.expand[0]);

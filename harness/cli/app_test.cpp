@@ -62,6 +62,8 @@ TEST_F(App, RefusesBadValuesByTheNameOfTheOption) {
       {{"run", "--repeat", "0"}, "--repeat"},
       {{"run", "--run-timeout", "never"}, "--run-timeout"},
       {{"run", "--failed", "/nowhere/results.jsonl"}, "--failed"},
+      {{"run", "a", "--schedules", "3"}, "--schedule"},
+      {{"fuzz", "--program", "-1"}, "--program"},
       {{"run", "--color", "blue"}, "--color"},
       {{"run", "--progress", "some"}, "--progress"},
       {{"run", "--results"}, "--results"},
@@ -169,6 +171,15 @@ TEST_F(App, RefusesOutputsThatOverwriteEachOtherOrAScenario) {
     ended = run({"run", "a", option, file});
     EXPECT_EQ(ended.code, 2);
     EXPECT_THAT(ended.err, HasSubstr(file + " is a scenario of this run"));
+    EXPECT_EQ(content_of(file), text);
+  }
+  for (const char* option : {"--results", "--junit"}) {
+    ended = run({"run", "a", option, home_ / "page/index.html", "--report", home_ / "page"});
+    EXPECT_EQ(ended.code, 2);
+    EXPECT_THAT(ended.err, HasSubstr("the page of --report would overwrite " + (home_ / "page/index.html")));
+  }
+  for (const char* command : {"mutate", "kill-matrix"}) {
+    EXPECT_EQ(run({command, "a", "--results", file}).code, 2);
     EXPECT_EQ(content_of(file), text);
   }
 }

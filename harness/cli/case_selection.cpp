@@ -55,11 +55,27 @@ std::vector<std::string> own_files(const scenario::Library& library, const std::
 
 using CaseName = std::pair<std::string, std::string>;  // scenario, case
 
+// A command line as `repro` writes it: the value of an option is a word of its own, in quotes.
+std::string text_of_command(const std::vector<std::string>& command) {
+  std::string text = "lockstep";
+  for (std::size_t i = 1; i < command.size(); ++i) {
+    const std::string& word = command[i];
+    const std::size_t end = word.starts_with("--") ? std::min(word.find('='), word.size()) : 0;
+    if (end > 0) text += str(" ", word.substr(0, end));
+    if (end < word.size()) text += str(" ", scenario::shell_quoted(word.substr(end > 0 ? end + 1 : 0)));
+  }
+  return text;
+}
+
 std::vector<verdict::CaseResult> failed_in(const std::string& results) {
-  std::vector<verdict::CaseResult> failed = report::read_results(results).cases;
+  report::ResultsFile file = report::read_results(results);
+  std::vector<verdict::CaseResult>& failed = file.cases;
   std::erase_if(failed, [](const verdict::CaseResult& row) { return !verdict::is_unexpected(row.status); });
   if (failed.empty()) throw Error(str("nothing failed in ", results), "leave --failed out to run all");
-  return failed;
+  // The options of a run under schedules are in the file that `repro` replays, not in `repro`.
+  for (verdict::CaseResult& row : failed)
+    if (row.repro.find(" --schedule 'replay:") != std::string::npos) row.repro = text_of_command(file.run.command);
+  return std::move(failed);
 }
 
 // The first option that `repro` of a failed case has and the command line lacks, although a case may pass without it;
@@ -70,6 +86,19 @@ std::string_view forgotten_option(const std::string& repro, const std::vector<st
     const auto is_it = [&](const std::string& word) { return word == option || word.starts_with(str(option, "=")); };
     const bool had = (repro + " ").find(str(" ", option, " ")) != std::string::npos;
     if (had && std::none_of(command.begin(), command.end(), is_it)) return option;
+  }
+  return {};
+}
+
+// The first parameter that `repro` of a failed case sets and `--set` of the command line does not; empty: none.
+std::string_view forgotten_parameter(std::string_view repro, const std::vector<std::string>& settings) {
+  constexpr std::string_view option = " --set ";
+  for (std::size_t at = repro.find(option); at != std::string_view::npos; at = repro.find(option, at)) {
+    at += option.size();
+    const std::size_t begin = std::min(repro.find_first_not_of("$'", at), repro.size());  // after the shell's quote
+    const std::string_view name = repro.substr(begin, std::min(repro.find('=', begin), repro.size()) - begin);
+    const auto is_it = [&](const std::string& setting) { return setting.starts_with(str(name, "=")); };
+    if (std::none_of(settings.begin(), settings.end(), is_it)) return name;
   }
   return {};
 }
@@ -91,8 +120,8 @@ void keep_failed(std::vector<scenario::Case>& cases, const std::vector<verdict::
     if (!is_there && (!asks_for_fewer || (cases.empty() && !expand.shard)))
       throw Error(str(name, " failed in ", settings.failed, " and is no case of this run"),
                   row.repro.empty() ? "give the options of that run" : "give the options of that run: " + row.repro);
-    if (is_there && expand.set.empty() && row.repro.find(" --set ") != std::string::npos)
-      throw Error(str(name, " failed with other parameters in ", settings.failed),
+    if (const std::string_view parameter = forgotten_parameter(row.repro, expand.set); is_there && !parameter.empty())
+      throw Error(str(name, " failed with another `", parameter, "` in ", settings.failed),
                   "give --set as in that run: " + row.repro);
     if (const std::string_view option = forgotten_option(row.repro, settings.command); is_there && !option.empty())
       throw Error(str(name, " failed with ", option, " in ", settings.failed), "give it as in that run: " + row.repro);

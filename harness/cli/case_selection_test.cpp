@@ -48,10 +48,12 @@ class CaseSelection : public testing::Test {
   }
   // A results file with these rows: scenario, case, status.
   std::string results(const std::vector<std::tuple<std::string, std::string, Status>>& rows,
-                      const std::string& repro = {}) const {
+                      const std::string& repro = {}, const std::vector<std::string>& command = {}) const {
     std::string path = home_ / "results.jsonl";
     report::ResultsWriter writer(path);
-    writer.write(verdict::RunInfo{});
+    verdict::RunInfo run;
+    run.command = command;
+    writer.write(run);
     for (const auto& [scenario, case_id, status] : rows) {
       CaseResult row;
       row.scenario = scenario;
@@ -110,9 +112,13 @@ TEST_F(CaseSelection, RefusesAFailedCaseThatIsNoCaseOfTheRun) {
 }
 
 TEST_F(CaseSelection, RefusesAFailedCaseOfOtherParameters) {
-  const std::string file = results({{"a", a2_, Status::FAIL}}, "lockstep run a --set 'x=2'");
-  EXPECT_THAT(refusal({.failed = file}), AllOf(HasSubstr(str("a [", a2_, "] failed with other parameters in ", file)),
+  home_.add("a", str("parameters: {x: 1, y: 1}\n", two_sizes));
+  const std::string file = results({{"a", a2_, Status::FAIL}}, "lockstep run a --set 'x=2' --set 'y=3'");
+  EXPECT_THAT(refusal({.failed = file}), AllOf(HasSubstr(str("a [", a2_, "] failed with another `x` in ", file)),
                                                HasSubstr("give --set as in that run: lockstep run a --set 'x=2'")));
+  RunSettings settings{.failed = file};
+  settings.expand.set = {"x=2"};
+  EXPECT_THAT(refusal(settings), HasSubstr(str("a [", a2_, "] failed with another `y` in ", file)));
 }
 
 TEST_F(CaseSelection, RefusesAFailedCaseOfOtherOptions) {
@@ -123,6 +129,20 @@ TEST_F(CaseSelection, RefusesAFailedCaseOfOtherOptions) {
   settings.command = {"lockstep", "run", "--failed", file, "--memory-mb", "1"};
   EXPECT_THAT(select(settings), ElementsAre("a " + a2_));
   settings.command = {"lockstep", "run", "--failed", file, "--memory-mb=2"};
+  EXPECT_THAT(select(settings), ElementsAre("a " + a2_));
+}
+
+TEST_F(CaseSelection, AsksForTheOptionsOfARunUnderSchedules) {
+  home_.add("a", str("parameters: {x: 1}\n", two_sizes));
+  const std::string file =
+      results({{"a", a2_, Status::FAIL}}, "lockstep run --schedule 'replay:schedules/schedule-1'",
+              {"bin/lockstep", "run", "a", "--set=x=2", "--defect", "compare_always_equal", "--schedule", "random:3"});
+  const std::string as_in_that_run = "lockstep 'run' 'a' --set 'x=2' --defect 'compare_always_equal' --schedule";
+  EXPECT_THAT(refusal({.failed = file}), AllOf(HasSubstr("failed with another `x`"), HasSubstr(as_in_that_run)));
+  RunSettings settings{.failed = file};
+  settings.expand.set = {"x=2"};
+  EXPECT_THAT(refusal(settings), HasSubstr("failed with --defect in "));
+  settings.command = {"lockstep", "run", "--failed", file, "--defect=compare_always_equal", "--schedule=random:4"};
   EXPECT_THAT(select(settings), ElementsAre("a " + a2_));
 }
 

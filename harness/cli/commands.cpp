@@ -1,4 +1,5 @@
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "harness/cli/commands_internal.hpp"
@@ -40,14 +41,16 @@ void define_run(CLI::App& app, Choices& choices) {
                  "how processes that mpirun, srun or torchrun started find each other; none: this process runs alone")
       ->check(CLI::IsMember({"mpi", "tcp", "none"}))
       ->envname("LOCKSTEP_LINK");
-  run.add_option(
-         "--schedule", settings.schedule,
-         "decide who runs next (ranks as threads, streams of sim): random:SEED, pct:DEPTH,SEED, exhaustive:N, or "
-         "replay:FILE, which repeats one that failed")
-      ->type_name("POLICY")
-      ->check(not_empty());
+  CLI::Option* const schedule =
+      run.add_option(
+             "--schedule", settings.schedule,
+             "decide who runs next (ranks as threads, streams of sim): random:SEED, pct:DEPTH,SEED, exhaustive:N, or "
+             "replay:FILE, which repeats one that failed")
+          ->type_name("POLICY")
+          ->check(not_empty());
   run.add_option("--schedules", settings.schedules, "schedules per case, of random and pct")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}));
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}))
+      ->needs(schedule);
   add_output(run, "--schedule-files", settings.schedule_files,
              "write the schedules that fail into this folder (lockstep-schedules)")
       .type_name("FOLDER");
@@ -130,7 +133,7 @@ void define_results(CLI::App& app, Choices& choices) {
       ->required();
   compare.add_flag("--gate-time", choices.gate_time, "count longer times as worse, instead of only showing them");
   compare.add_flag("--allow-cut", choices.allow_cut,
-                   "accept an OLD without a summary, left by a run that was cut short");
+                   "accept an OLD of a run that was cut short: without a summary, or with MISSING cases");
   compare.add_flag("--trace", choices.trace,
                    "compare folders of run --trace-bits: name the first output or gradient that differs");
   compare.add_flag("--json", choices.json, "JSON lines");
@@ -180,7 +183,8 @@ void define_fuzz(CLI::App& app, Choices& choices) {
   fuzz.add_option("--seconds", settings.seconds, "start no further program after this time")->check(seconds());
   fuzz.add_option("--programs", settings.programs, "number of programs (1000 without --seconds)")
       ->check(CLI::Range(1, 100000000));
-  fuzz.add_option("--program", settings.program, "this program only, counted from 0");
+  fuzz.add_option("--program", settings.program, "this program only, counted from 0")
+      ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
   fuzz.add_option("--jobs", settings.jobs, "programs at once (1.5 per core)")->check(CLI::Range(1, 256));
   fuzz.add_option("--shrink", settings.most_runs, "runs that shrinking one program may take (300)")
       ->check(CLI::Range(0, 100000));

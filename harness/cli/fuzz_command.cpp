@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -105,24 +106,27 @@ class Fuzzer {
 
  private:
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
-  bool is_over() const {
-    return (settings_.seconds > 0 && seconds() >= settings_.seconds) || num_disagreed_ >= settings_.most_failures;
-  }
+  bool is_out_of_time() const { return settings_.seconds > 0 && seconds() >= settings_.seconds; }
+  bool is_over() const { return is_out_of_time() || num_disagreed_ >= settings_.most_failures; }
 
   fuzz::Rendered rendered(const fuzz::Program& program) const { return fuzz::render(program, !settings_.peer.empty()); }
 
-  // One case per program; none if the language refuses one, which counts as a refusal.
-  std::vector<scenario::Case> cases_of(const std::vector<fuzz::Program>& placements) {
+  // One case per program; none if the language refuses one, for the reason in `refusal`.
+  std::vector<scenario::Case> cases_of(const std::vector<fuzz::Program>& placements, std::string& refusal) {
     std::vector<scenario::Case> cases;
     try {
       for (const fuzz::Program& placed : placements)
         cases.push_back(scenario::expand(library_.load_text(rendered(placed).yaml, file_name_of(placed)), {}).at(0));
     } catch (const scenario::ScenarioError& error) {
-      ++num_refused_;
-      ++refusals_[str("the language: ", error.what())];
+      refusal = str("the language: ", error.what());
       cases.clear();
     }
     return cases;
+  }
+
+  void count_refusal(const std::string& kind, std::uint64_t index) {
+    ++num_refused_;
+    if (refusals_[kind]++ == 0) first_refused_[kind] = index;
   }
 
   void run_batch(std::uint64_t begin, std::uint64_t end) {
@@ -136,21 +140,34 @@ class Fuzzer {
         fmt::print("{}", rendered(one.program).yaml);
         continue;
       }
-      ++num_run_;
-      one.cases = cases_of(fuzz::placements_of(one.program));
+      std::string refusal;
+      one.cases = cases_of(fuzz::placements_of(one.program), refusal);
       cases.insert(cases.end(), one.cases.begin(), one.cases.end());
-      if (!one.cases.empty()) batch.push_back(std::move(one));
+      if (!one.cases.empty()) {
+        batch.push_back(std::move(one));
+      } else {
+        ++num_judged_;
+        count_refusal(refusal, index);
+      }
     }
-    const Rows rows = run(cases, options_.jobs);
+    const Rows rows = run(cases, options_.jobs, [this](const verdict::CaseResult&) { return is_out_of_time(); });
     for (const Prepared& one : batch) {
       if (interrupted() || num_disagreed_ >= settings_.most_failures) return;
-      judge(one, rows_of(one.cases, rows));
+      std::vector<verdict::CaseResult> known = rows_of(one.cases, rows);
+      std::erase_if(known, [](const verdict::CaseResult& row) { return row.status == verdict::Status::MISSING; });
+      // Of a program that the end of the time has cut short, only a failure counts.
+      const bool fails = std::any_of(known.begin(), known.end(), [](const verdict::CaseResult& row) {
+        return fuzz::outcome_of(row) == fuzz::Outcome::disagrees;
+      });
+      if (fails || known.size() == one.cases.size()) judge(one, known);
     }
   }
 
-  Rows run(const std::vector<scenario::Case>& cases, int jobs) {
+  Rows run(const std::vector<scenario::Case>& cases, int jobs,
+           const std::function<bool(const verdict::CaseResult&)>& enough = {}) {
     RunCasesOptions options = options_;
     options.jobs = jobs;
+    options.enough = enough;
     Rows rows;
     const RunCasesOutcome outcome = run_cases(library_, cases, options, [&](const verdict::CaseResult& row) {
       rows.insert_or_assign({row.scenario, row.case_id}, row);
@@ -168,15 +185,14 @@ class Fuzzer {
 
   // A program that one placement refuses and another does not is a disagreement.
   void judge(const Prepared& one, const std::vector<verdict::CaseResult>& rows) {
+    ++num_judged_;
     const verdict::CaseResult row = fuzz::verdict_of(one.program, rows);
     if (row.evidence.bits_required > 0) ++num_exact_;
     const bool is_refused = std::all_of(rows.begin(), rows.end(), [](const verdict::CaseResult& each) {
       return fuzz::outcome_of(each) == fuzz::Outcome::refused;
     });
     if (is_refused) {
-      ++num_refused_;
-      const std::string kind = fuzz::kind_of_refusal(row);
-      if (refusals_[kind]++ == 0) first_refused_[kind] = one.index;
+      count_refusal(fuzz::kind_of_refusal(row), one.index);
     } else if (fuzz::outcome_of(row) != fuzz::Outcome::agrees) {
       report(one, row);
     } else if (!settings_.peer.empty()) {
@@ -205,7 +221,8 @@ class Fuzzer {
       if (interrupted()) return false;
       const fuzz::Program program = fuzz::derive(settings_.seed, failing.index, candidate);
       const std::vector<fuzz::Program> placements = failing_placements(program, row);
-      const std::vector<scenario::Case> cases = cases_of(placements);
+      std::string refusal;
+      const std::vector<scenario::Case> cases = cases_of(placements, refusal);
       ++num_runs;
       if (cases.empty()) return false;
       const Rows rows = run(cases, 1);
@@ -260,24 +277,23 @@ class Fuzzer {
   }
 
   int summarize() {
-    const double share = num_run_ > 0 ? 100.0 * static_cast<double>(num_refused_) / static_cast<double>(num_run_) : 0.0;
-    for (const auto& [kind, count] : refusals_) {
-      const auto first = first_refused_.find(kind);
-      fmt::print("refused    {}{}: {}\n", report::plural(count, "program"),
-                 first == first_refused_.end() ? "" : str(", first ", first->second), printable_line(kind));
-    }
+    const double share =
+        num_judged_ > 0 ? 100.0 * static_cast<double>(num_refused_) / static_cast<double>(num_judged_) : 0.0;
+    for (const auto& [kind, count] : refusals_)
+      fmt::print("refused    {}, first {}: {}\n", report::plural(count, "program"), first_refused_.at(kind),
+                 printable_line(kind));
     fmt::print(
         "seed {}: {} in {:.1f} s ({:.1f} per second); {} with required bits, {} refused ({:.2f} %), {} disagree\n",
-        settings_.seed, report::plural(num_run_, "program"), seconds(),
-        static_cast<double>(num_run_) / std::max(seconds(), 1e-9), num_exact_, num_refused_, share, num_disagreed_);
-    return num_disagreed_ > 0 || share >= 2.0 ? 1 : 0;
+        settings_.seed, report::plural(num_judged_, "program"), seconds(),
+        static_cast<double>(num_judged_) / std::max(seconds(), 1e-9), num_exact_, num_refused_, share, num_disagreed_);
+    return num_judged_ == 0 || num_disagreed_ > 0 || share >= 2.0 ? 1 : 0;
   }
 
   const FuzzSettings& settings_;
   scenario::Library library_;
   RunCasesOptions options_;
   Clock::time_point start_;
-  std::int64_t num_run_ = 0, num_refused_ = 0, num_exact_ = 0;
+  std::int64_t num_judged_ = 0, num_refused_ = 0, num_exact_ = 0;
   int num_disagreed_ = 0;
   std::string for_peer_;  // JSON lines
   std::map<std::string, std::int64_t> refusals_;

@@ -24,9 +24,10 @@ struct FuzzSettings {
   bool order_check = true;
 };
 
-// Prints a line per failing program, with its file and the command that repeats it, and a summary. Returns 0, or 1 when
-// a program disagrees, or the engine refuses 2 % of the programs or more, or 130 after a signal. Throws Error for an
-// unknown defect, ResourceError when the machine refuses something.
+// Prints a line per failing program, with its file and the command that repeats it, and a summary of the programs that
+// ran to a verdict. Returns 0, or 1 when a program disagrees, the engine refuses 2 % of the programs or more, or no
+// program ran, or 130 after a signal. Throws Error for an unknown defect, ResourceError when the machine refuses
+// something.
 int fuzz_command(const FuzzSettings& settings);
 
 }  // namespace lockstep::cli

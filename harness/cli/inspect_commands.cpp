@@ -47,7 +47,10 @@ std::string explain_collectives(scenario::Library& library, const std::shared_pt
                                 const std::string& only) {
   scenario::ExpandOptions options;
   options.only = only;
-  for (const scenario::Case& one : scenario::expand(scenario, options)) {
+  const std::vector<scenario::Case> cases = scenario::expand(scenario, options);
+  if (cases.empty() && !only.empty())
+    throw Error(str("--case: no case of ", scenario->name, " matches ", only), "`lockstep list` shows the cases");
+  for (const scenario::Case& one : cases) {
     if (one.skip || one.unsupported) continue;
     run::CaseSpec spec;
     spec.scenario = scenario.get();

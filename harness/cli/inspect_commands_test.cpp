@@ -57,6 +57,9 @@ TEST_F(Inspect, ExplainsThePlanOfTheCaseThatIsAsked) {
       AllOf(HasSubstr("case [world_size=2,launch=thread,device=cpu]; --case shows another"), HasSubstr("all_reduce")));
   EXPECT_THAT(run({"explain", "replicated", "--case", "world_size=4"}).out,
               HasSubstr("case [world_size=4,launch=thread,device=cpu]"));
+  const Ended none = run({"explain", "replicated", "--case", "world_size=3"});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.err, HasSubstr("no case of replicated matches world_size=3"));
 }
 
 TEST_F(Inspect, ValidatesFilesAndRoutines) {

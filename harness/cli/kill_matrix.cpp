@@ -77,12 +77,12 @@ class Matrix {
   Matrix(scenario::Library& library, const std::vector<scenario::Case>& cases, const KillMatrixOptions& options)
       : library_(library),
         options_(options),
+        earlier_(options.earlier_results.empty() ? EarlierCatches() : read_earlier_catches(options.earlier_results)),
         rows_(options.results_file),
         cases_(one_per_scenario_in_turn(cases)),
         relevance_(cases_),
         questions_(cases_) {
     for (const scenario::Case& one : cases_) case_of_[{one.scenario->name, one.id}] = &one;
-    if (!options.earlier_results.empty()) earlier_ = read_earlier_catches(options.earlier_results);
   }
 
   bool run_under(const DefectInfo& info) {
@@ -155,13 +155,13 @@ class Matrix {
 
   scenario::Library& library_;
   const KillMatrixOptions& options_;
+  const EarlierCatches earlier_;  // read before `rows_` opens its file, which may be the same one
   DefectRows rows_;
   const std::vector<scenario::Case> cases_;
   const CaseRelevance relevance_;
   DefectQuestions questions_;
   std::map<std::pair<std::string, std::string>, const scenario::Case*> case_of_;  // by scenario and case id
   std::map<const scenario::Case*, int> num_catches_;
-  EarlierCatches earlier_;
   int num_asked_ = 0, num_caught_ = 0;
   std::int64_t num_without_ = 0;
   bool clean_ = true;

@@ -87,7 +87,7 @@ TEST_F(KillMatrix, RunsFirstWhatCaughtADefectInAnEarlierRun) {
   earlier.results_file = home_ / "defects.jsonl";
   EXPECT_THAT(run(cases_, earlier).out, HasSubstr("0 others in 4 cases; first: e (expect_equal)\n"));
   KillMatrixOptions later = only("sum_leaves_out_rank");
-  later.earlier_results = earlier.results_file;
+  later.earlier_results = later.results_file = earlier.results_file;
   EXPECT_THAT(run(cases_, later).out, HasSubstr("0 others in 1 case; first: e (expect_equal)\n"));
 }
 

@@ -113,6 +113,19 @@ void make_files_folder(const std::string& folder) {
                 "name a folder in one that can be written");
 }
 
+// A replay of chosen scenarios takes the parameters of the command line. Those that the failed run set must be among
+// them, or the replay would pass for another reason.
+void require_parameters_of(const ScheduleFile& file, const RunSettings& settings) {
+  for (const std::string& setting : file.set) {
+    const std::string name = setting.substr(0, setting.find('=') + 1);  // with the `=`
+    const auto sets_it = [&](const std::string& one) { return one.starts_with(name); };
+    if (std::none_of(settings.expand.set.begin(), settings.expand.set.end(), sets_it))
+      throw Error(str("the case of --schedule ", printable_line(settings.schedule), " failed with --set ",
+                      printable_line(setting)),
+                  "give it, or leave the names of scenarios out: the file names the case and its parameters");
+  }
+}
+
 // The settings of a run under a schedule: on sim, with ranks as threads. Those of a replay are in its file.
 RunSettings with_schedule(RunSettings settings) {
   if (settings.schedule.empty()) return settings;
@@ -139,6 +152,8 @@ RunSettings with_schedule(RunSettings settings) {
     if (!expand.output_mb) expand.output_mb = file.output_mb;
     if (file.deadline && settings.collective_deadline == RunSettings().collective_deadline)
       settings.collective_deadline = *file.deadline;
+  } else {
+    require_parameters_of(file, settings);
   }
   if (settings.defect.empty()) settings.defect = file.defect;
   settings.order_check = settings.order_check && file.order_check;

@@ -40,6 +40,9 @@ void check_output_files(const RunSettings& settings, const std::vector<scenario:
   const std::string results = results_path_of(settings);
   if (!results.empty() && !settings.junit.empty() && is_same_file(settings.junit, results))
     throw Error(str("the results and the JUnit file are both ", printable_line(results)), "name two files");
+  for (const std::string& file : {results, settings.junit})
+    if (!settings.report.empty() && !file.empty() && is_same_file(file, settings.report + "/index.html"))
+      throw Error(str("the page of --report would overwrite ", printable_line(file)), "name another file");
   for (const std::string& file : {results, settings.junit}) {
     std::error_code ignored;
     if (file.empty() || !std::filesystem::exists(file, ignored)) continue;

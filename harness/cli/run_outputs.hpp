@@ -24,8 +24,8 @@ namespace lockstep::cli {
 // something, otherwise the code of the results (verdict::exit_code_of).
 int exit_code_of(const RunCasesOutcome& outcome, bool out_of_time);
 
-// Throws Error when the results file and the JUnit file of a run are one file, or when one of them is the file of a
-// case.
+// Throws Error when two of the results file, the JUnit file and the page of a run are one file, or when the results
+// file or the JUnit file is the file of a case.
 void check_output_files(const RunSettings& settings, const std::vector<scenario::Case>& cases);
 
 class RunOutputs {

@@ -94,9 +94,11 @@ ScheduleFile schedule_file_from_text(const std::string& text, const std::string&
 }
 
 std::string write_schedule(const std::string& folder, int number, const ScheduleFile& file) {
-  const std::string path = (std::filesystem::path(folder) / str("schedule-", number)).string();
-  report::write_whole_file(path, to_text(file));
-  return path;
+  const auto path_of = [&](int n) { return (std::filesystem::path(folder) / str("schedule-", n)).string(); };
+  std::error_code ignored;  // writing meets it again
+  while (std::filesystem::exists(path_of(number), ignored)) ++number;
+  report::write_whole_file(path_of(number), to_text(file));
+  return path_of(number);
 }
 
 ScheduleFile read_schedule_file(const std::string& path) {

@@ -27,8 +27,9 @@ struct ScheduleFile {
 
 std::string to_text(const ScheduleFile& file);
 ScheduleFile schedule_file_from_text(const std::string& text, const std::string& path);  // throws Error with the line
-// Writes it as FOLDER/schedule-N and returns that path. A file of this name is whole. Throws Error, or ResourceError
-// when the machine lacks space or files.
+// Writes it as FOLDER/schedule-N, where N is the first number from `number` on that no file has, and returns that path:
+// the file of an earlier run is kept, because a results file may name it. A file of this name is whole. Throws Error,
+// or ResourceError when the machine lacks space or files.
 std::string write_schedule(const std::string& folder, int number, const ScheduleFile& file);
 ScheduleFile read_schedule_file(const std::string& path);  // throws Error
 

@@ -66,6 +66,34 @@ TEST(ScheduleFile, ReplayEndsAsTheRunThatWroteIt) {
   EXPECT_EQ(again.code, 1) << again.out << again.err;
 }
 
+TEST(ScheduleFile, IsKeptByALaterRun) {
+  const Home home;
+  ScheduleFile file;
+  file.scenario = "a";
+  EXPECT_EQ(write_schedule(home / "files", 1, file), home / "files/schedule-1");
+  file.scenario = "b";
+  EXPECT_EQ(write_schedule(home / "files", 1, file), home / "files/schedule-2");
+  EXPECT_EQ(read_schedule_file(home / "files/schedule-1").scenario, "a");
+  EXPECT_EQ(read_schedule_file(home / "files/schedule-2").scenario, "b");
+}
+
+TEST(ScheduleFile, AsksForTheParametersThatItFailedWith) {
+  const Home home;
+  home.add("adds",
+           "parameters: {x: 1}\nranks: {world_size: [2]}\nsteps:\n  - let: {y: \"full([2], x)\"}\n"
+           "  - expect_equal: [y, 1]\n");
+  const std::string replay = "replay:" + (home / "files/schedule-1");
+  ASSERT_EQ(
+      lockstep(home, {"run", "adds", "--set", "x=2", "--schedule", "random:1", "--schedule-files", home / "files"})
+          .code,
+      1);
+  const Ended ended = lockstep(home, {"run", "adds", "--schedule", replay});
+  EXPECT_EQ(ended.code, 2) << ended.out;
+  EXPECT_THAT(ended.err, HasSubstr("failed with --set x=2"));
+  EXPECT_EQ(lockstep(home, {"run", "adds", "--set", "x=1", "--schedule", replay}).code, 0);
+  EXPECT_EQ(lockstep(home, {"run", "--schedule", replay, "--schedule-files", home / "more"}).code, 1);
+}
+
 TEST(ScheduleFile, IsWholeOrAbsent) {
   const Home home;
   const Ended ended = in_child([&] {

@@ -74,7 +74,7 @@ TEST(Interruptions, AFailedForwardFailsOnce) {
   program.steps.resize(2);
   program.steps[1].microbatches[0].before = {.kind = Interruption::failed_forward, .module = "0", .fails_after = false};
   const std::string text = render(program).yaml;
-  EXPECT_THAT(text, HasSubstr("when: failing == 'before_forward of 0'"));
+  EXPECT_THAT(text, HasSubstr("failing == 'before_forward of 0'"));
   EXPECT_THAT(after(text, "raises"), HasSubstr("let: {failing: \"''\"}"));
   EXPECT_THAT(text, HasSubstr("unplanned: "));
 }

@@ -37,7 +37,8 @@ void compare_verdicts(ChangeList& out, const CaseResult& before, const CaseResul
     text += ": " + after.reason;
   }
   const int step = badness(after.status) - badness(before.status);
-  out.add(step > 0 ? Weight::worse : step < 0 ? Weight::better : Weight::other, "verdict", text);
+  const bool is_better = step < 0 && after.status != Status::MISSING;
+  out.add(step > 0 ? Weight::worse : is_better ? Weight::better : Weight::other, "verdict", text);
 }
 
 void compare_evidence(ChangeList& out, const Evidence& before, const Evidence& after) {
@@ -342,10 +343,17 @@ std::string to_json(const RunComparison& comparison) {
 
 int compare_command(const std::string& old_path, const std::string& new_path, const CompareCommandOptions& options) {
   const ResultsFile before = read_results(old_path), after = read_results(new_path);
+  const char* const remedy = "compare with a complete run, or give --allow-cut";
   // The cases that a file of an interrupted run lacks would count as new ones.
   if (!before.summary && !options.allow_cut)
-    throw Error(str(old_path, " has no summary: its run was cut short after ", before.cases.size(), " cases"),
-                "compare with a complete run, or give --allow-cut");
+    throw Error(str(old_path, " has no summary: its run was cut short after ", before.cases.size(), " cases"), remedy);
+  const auto num_missing = std::count_if(before.cases.begin(), before.cases.end(),
+                                         [](const CaseResult& row) { return row.status == Status::MISSING; });
+  if (num_missing > 0 && !options.allow_cut)
+    throw Error(
+        str(old_path, ": the run was cut short; ", num_missing, " of ", before.cases.size(), " cases are MISSING"),
+        remedy);
+  if (before.cases.empty()) throw Error(str(old_path, " has no case to compare with"), "compare with a complete run");
   CompareRunsOptions how;
   how.time_gates = options.time_gates;
   const RunComparison comparison = compare_runs(before, after, how);

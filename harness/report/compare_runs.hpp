@@ -4,12 +4,12 @@
 //   std::cout << to_text(changes);
 //   return changes.num_worse > 0 ? 1 : 0;
 //
-// Worse are: a worse verdict (in the order PASS, XFAIL, not run, unexpected), a missing case, less evidence, more
-// collectives or bytes, a kind of collective that is no longer issued, more comparisons whose bits differ, fewer
-// comparisons that require the same bits, a looser tolerance, a plan that is not judged any more, more collectives
-// that a plan leaves out, a kind of collective that is not planned any more, and another difference between planned and
-// observed collectives. The reverse is better, except that the absence of something never counts as better. A case that
-// ran several times is worse when one repetition is worse than all repetitions of the old run. Times are
+// Worse are: a worse verdict (in the order PASS, XFAIL, not run, MISSING, other unexpected ones), a missing case, less
+// evidence, more collectives or bytes, a kind of collective that is no longer issued, more comparisons whose bits
+// differ, fewer comparisons that require the same bits, a looser tolerance, a plan that is not judged any more, more
+// collectives that a plan leaves out, a kind of collective that is not planned any more, and another difference between
+// planned and observed collectives. The reverse is better, except that the absence of something never counts as better.
+// A case that ran several times is worse when one repetition is worse than all repetitions of the old run. Times are
 // compared only between runs of the same machine and build. They count only with `time_gates`, and only when a time
 // grew by far more than the two runs differ anyway.
 #pragma once
@@ -59,11 +59,12 @@ std::string to_json(const RunComparison& comparison);
 struct CompareCommandOptions {
   bool json = false;
   bool time_gates = false;
-  bool allow_cut = false;  // accept an old file without a summary
+  bool allow_cut = false;  // accept an old file of a run that was cut short
 };
 
 // Reads both files, prints the changes to standard output, and returns 1 when something got worse, otherwise 0. Throws
-// Error when a file cannot be read or has another schema, and when the old one has no summary.
+// Error when a file cannot be read or has another schema, when the old one has no case, and when its run was cut short:
+// it has no summary, or MISSING cases.
 int compare_command(const std::string& old_path, const std::string& new_path, const CompareCommandOptions& options);
 
 }  // namespace lockstep::report

@@ -8,6 +8,7 @@
 
 #include "engine/core/error.hpp"
 #include "engine/core/text.hpp"
+#include "harness/report/results_test_support.hpp"
 
 namespace lockstep::report {
 namespace {
@@ -77,6 +78,8 @@ TEST(CompareRuns, OrdersVerdicts) {
   EXPECT_EQ(weight(Status::PASS, Status::XFAIL), Weight::worse);
   EXPECT_EQ(weight(Status::XFAIL, Status::PASS), Weight::better);
   EXPECT_EQ(weight(Status::FAIL, Status::CRASH), Weight::other);
+  EXPECT_EQ(weight(Status::MISSING, Status::FAIL), Weight::worse) << "nothing shows that it failed before";
+  EXPECT_EQ(weight(Status::FAIL, Status::MISSING), Weight::other);
   EXPECT_EQ(weight(Status::SKIP, Status::UNSUPPORTED), Weight::other);
 }
 
@@ -346,6 +349,38 @@ TEST(CompareRuns, GivesTheSameAsJson) {
   EXPECT_EQ(json["changes"][0]["what"], "verdict");
   EXPECT_EQ(json["changes"][0]["scenario"], "a\"");
   EXPECT_EQ(json["changes"][0]["text"], "PASS -> FAIL");
+}
+
+TEST(CompareRuns, ComparesARepetitionThatFailedBeforeOneThatIsMissing) {
+  const RunComparison same =
+      compare_runs(file_of({row("a", Status::MISSING), row("a", Status::FAIL)}), file_of({row("a", Status::FAIL)}));
+  EXPECT_THAT(same.changes, IsEmpty());
+}
+
+TEST(CompareCommand, RefusesAnOldFileThatGatesNothing) {
+  const testing_support::Folder folder;
+  const auto written = [&](const std::string& name, const std::vector<CaseResult>& rows) {
+    ResultsWriter writer(folder / name);
+    writer.write(testing_support::run_info());
+    for (const CaseResult& one : rows) writer.write(one);
+    writer.write(verdict::Summary{});
+    return folder / name;
+  };
+  const std::string whole = written("whole.jsonl", {row("a"), row("b", Status::FAIL)});
+  const std::string cut = written("cut.jsonl", {row("a"), row("b", Status::MISSING)});
+  const std::string empty = written("empty.jsonl", {});
+  const auto refusal = [&](const std::string& old_path) {
+    try {
+      compare_command(old_path, whole, {});
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was refused");
+  };
+  EXPECT_THAT(refusal(cut), HasSubstr("cut.jsonl: the run was cut short; 1 of 2 cases are MISSING"));
+  EXPECT_THAT(refusal(empty), HasSubstr("empty.jsonl has no case to compare with"));
+  EXPECT_EQ(compare_command(cut, whole, {.allow_cut = true}), 1) << "b fails";
+  EXPECT_EQ(compare_command(whole, whole, {}), 0);
 }
 
 TEST(CompareCommand, RefusesFilesItCannotRead) {

@@ -145,6 +145,9 @@ int write_page(const std::string& reports_folder, const std::string& results, co
   } catch (const Error& error) {
     throw Error(error.message(), "give a results file written by `lockstep run --results FILE`");
   }
+  std::error_code no_page;
+  if (std::filesystem::equivalent(results, std::filesystem::path(folder) / "index.html", no_page))
+    throw Error(str("the page would overwrite its results file ", results), "name another folder with -o");
   // The program would read an argument that begins with '-' as an option.
   const auto plain = [](const std::string& path) { return path.starts_with('-') ? "./" + path : path; };
   const std::string python = find_report_python();

@@ -81,6 +81,13 @@ TEST_F(PageTest, RefusesMissingResultsAndPrograms) {
   EXPECT_THROW(write_page(path("nowhere"), path("results.jsonl"), path("page")), Error);
 }
 
+TEST_F(PageTest, RefusesToOverwriteTheResults) {
+  play_python("exit 0");
+  write("page/index.html", "{}\n");
+  EXPECT_THROW(write_page(path("reports"), path("page/index.html"), path("page")), Error);
+  EXPECT_EQ(write_page(path("reports"), path("results.jsonl"), path("page")), 0) << "an older page may be overwritten";
+}
+
 TEST_F(PageTest, TriesTheSystemsPythonFirstAndThenPath) {
   const std::string before = std::getenv("PATH") ? std::getenv("PATH") : "";
   ::setenv("PATH", "/opt/a:relative::/usr/bin:/opt/b/", 1);

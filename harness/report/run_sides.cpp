@@ -13,8 +13,10 @@ int badness(verdict::Status status) {
     case verdict::Status::SKIP:
     case verdict::Status::UNSUPPORTED:
       return 2;
-    default:
+    case verdict::Status::MISSING:
       return 3;
+    default:
+      return 4;
   }
 }
 

@@ -13,7 +13,7 @@ namespace lockstep::report {
 
 using CaseKey = std::pair<std::string, std::string>;  // scenario, case
 
-// Larger is worse: PASS 0, XFAIL 1, not run 2, unexpected 3.
+// Larger is worse: PASS 0, XFAIL 1, not run 2, MISSING 3, other unexpected verdicts 4.
 int badness(verdict::Status status);
 // Whether the steps of the case ran to a verdict: PASS, XFAIL or FAIL.
 bool was_executed(verdict::Status status);

@@ -273,7 +273,7 @@ These change their first argument and return it, as PyTorch's functions of these
 - x keeps its type. An integer or bool x takes no floating value, a bool x no integer; `fill_` and `copy_` convert the
   value. An expanded x takes `fill_` and `zero_` only.
 - A value that shares some elements with x, but is not x itself, is refused if both fill their memory without gaps, as in
-  PyTorch. Otherwise the value is that from before the operation.
+  PyTorch. Otherwise, and always where x is sharded, the value is that from before the operation.
 - A sharded x keeps its layout. A sharded value has the same one, or broadcasts to it without communication.
 )page";
 

@@ -179,13 +179,9 @@ class DryRun final : public StepRunner {
   std::vector<bool> scaled_steps_;
   std::size_t num_scaled_steps_ = 0;                 // so far
   std::map<plan::TensorId, MeshPtr> gather_meshes_;  // of sharded parameters: the ranks of their all-gathers
-  // An optimizer of a checkpoint: names, keys and options, with undefined tensors.
-  struct SavedOptimizer {
-    optim::Optimizer::StateDict state;
-    bool is_of_units = false;
-  };
-  // Of the checkpoints of this stage, by folder and by the name of the part.
-  std::map<std::string, std::map<std::string, SavedOptimizer>> saved_optimizers_;
+  // The optimizers of the checkpoints of this stage, by folder and by the name of the part: names of the original
+  // parameters, keys and options, with undefined tensors.
+  std::map<std::string, std::map<std::string, optim::Optimizer::StateDict>> saved_optimizers_;
   // The state dicts of optimizers that rank 0 has, with scalars for tensors, by the list of groups in the value of this
   // rank. That value lacks state.
   std::vector<std::pair<Value, optim::Optimizer::StateDict>> states_of_first_rank_;

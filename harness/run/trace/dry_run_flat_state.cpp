@@ -106,11 +106,12 @@ Value DryRun::load_state_dict(StepCall& call) {
   else if (optimizer && flat_optimizers_.converts(*optimizer))
     load_into_flat_optimizer(call, *optimizer);
   else if (!from_first)
-    return run_verb(call);
+    run_verb(call);
   else if (module)
     nn::settle(*module);
   else if (optimizer)
     take_state_of_first_rank(call, *optimizer);
+  if (optimizer && !from_first && !flat_optimizers_.converts(*optimizer)) flat_optimizers_.note_local_load(*optimizer);
   return Value();
 }
 

@@ -1,5 +1,4 @@
 // How a dry run performs the verbs that apply no parallel API (treatments of dry_run.cpp).
-#include <algorithm>
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
@@ -90,10 +89,10 @@ void visit_optimizers(const std::string& name, const Value& value, const Visit& 
 Value DryRun::save_checkpoint(StepCall& call) {
   const Value state = call.value("state");
   settle_modules(state);
-  std::map<std::string, SavedOptimizer>& saved = saved_optimizers_[call.text("folder")];
+  std::map<std::string, optim::Optimizer::StateDict>& saved = saved_optimizers_[call.text("folder")];
   saved.clear();
   visit_optimizers("", state, [&](const std::string& name, const OptimizerPtr& optimizer) {
-    saved[name] = {without_tensors(optimizer->state_dict()), flat_optimizers_.trains_units(optimizer)};
+    saved[name] = without_tensors(flat_optimizers_.state_of_first_rank(optimizer));
   });
   return Value();
 }
@@ -117,30 +116,16 @@ void DryRun::settle_before_failure(StepCall& call) {
 }
 
 // Optimizers get the state that the checkpoint has. What an earlier stage or another rank has saved is taken to be
-// state of every parameter, and so is any state of units.
+// state of every parameter.
 void DryRun::load_saved_optimizer(const std::string& folder, const std::string& name, const OptimizerPtr& optimizer,
                                   bool partial) {
-  const SavedOptimizer* found = nullptr;
   if (const auto saved = saved_optimizers_.find(folder); saved != saved_optimizers_.end()) {
     const auto at = saved->second.find(name);
-    if (at != saved->second.end())
-      found = &at->second;
-    else if (partial)
-      return;
+    if (at != saved->second.end()) return flat_optimizers_.load_saved(optimizer, at->second, partial);
+    if (partial) return;
   }
-  if (!found || found->is_of_units || flat_optimizers_.trains_units(optimizer)) {
-    if (found && found->state.state.empty()) return;
-    optimizer->init_state();
-    return flat_optimizers_.note_init(optimizer);
-  }
-  optim::Optimizer::StateDict after = without_tensors(optimizer->state_dict());
-  std::map<std::string, std::map<std::string, Tensor>> tensors;
-  if (partial) tensors.insert(after.state.begin(), after.state.end());
-  for (const auto& [parameter, keys] : found->state.state) tensors[parameter].insert(keys.begin(), keys.end());
-  after.state.assign(tensors.begin(), tensors.end());
-  for (std::size_t i = 0; i < std::min(after.groups.size(), found->state.groups.size()); ++i)
-    after.groups[i].second = found->state.groups[i].second;
-  optimizer->load_state_dict(after, optim::Optimizer::Missing::kept);
+  optimizer->init_state();
+  flat_optimizers_.note_init(optimizer);
 }
 
 // Shapes, types and devices stay. The plain values of the checkpoint are unknown.

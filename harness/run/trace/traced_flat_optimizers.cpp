@@ -117,13 +117,6 @@ std::vector<std::string> TracedFlatOptimizers::original_names(const OptimizerPtr
   return names;
 }
 
-bool TracedFlatOptimizers::trains_units(const OptimizerPtr& optimizer) const {
-  for (const std::vector<Trained>& group : trained_by(optimizer))
-    for (const Trained& one : group)
-      if (one.part) return true;
-  return false;
-}
-
 bool TracedFlatOptimizers::converts(const OptimizerPtr& optimizer) const {
   for (const std::vector<Trained>& group : trained_by(optimizer))
     for (const Trained& one : group)
@@ -152,6 +145,27 @@ void TracedFlatOptimizers::note(const OptimizerPtr& optimizer, bool needs_gradie
 
 void TracedFlatOptimizers::note_step(const OptimizerPtr& optimizer) { note(optimizer, true); }
 void TracedFlatOptimizers::note_init(const OptimizerPtr& optimizer) { note(optimizer, false); }
+
+void TracedFlatOptimizers::note_local_load(const OptimizerPtr& optimizer) {
+  const NoGrad no_grad;
+  const optim::Optimizer::StateDict dict = optimizer->state_dict();
+  const std::map<std::string, StateTensors> held(dict.state.begin(), dict.state.end());
+  const std::vector<std::vector<Trained>> groups = trained_by(optimizer);
+  std::map<std::string, Keys>& known = known_[optimizer];
+  known.clear();
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    for (const Trained& one : groups[i]) {
+      if (!one.part) continue;
+      const DType dtype = shards_.unit(one.part->unit).flat->chunk.dtype();
+      if (const auto at = held.find(one.name); at != held.end()) {
+        Keys& keys = known[one.name];
+        for (const auto& [key, tensor] : at->second)
+          if (key != step_key) keys[key] = dtype;
+      } else if (one.tensor.num_elements() == 0 && requires_grad(one.tensor) && !held.empty()) {
+        known[one.name] = keys_of(optimizer->type(), dict.groups[i].second, dtype);
+      }
+    }
+}
 
 const TracedFlatOptimizers::Keys* TracedFlatOptimizers::known(const OptimizerPtr& optimizer,
                                                               const std::string& name) const {
@@ -291,6 +305,42 @@ void TracedFlatOptimizers::load_state(const OptimizerPtr& optimizer, const optim
     }
   }
   optimizer->load_state_dict(made);
+}
+
+void TracedFlatOptimizers::load_saved(const OptimizerPtr& optimizer, const optim::Optimizer::StateDict& saved,
+                                      bool partial) {
+  const NoGrad no_grad;
+  const std::map<std::string, StateTensors> given(saved.state.begin(), saved.state.end());
+  optim::Optimizer::StateDict after = optimizer->state_dict();
+  std::map<std::string, StateTensors> held;
+  if (partial) held.insert(after.state.begin(), after.state.end());
+  after.state.clear();
+  const std::vector<std::vector<Trained>> groups = trained_by(optimizer);
+  std::map<std::string, Keys>& known = known_[optimizer];
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    if (i < saved.groups.size()) after.groups[i].second = saved.groups[i].second;
+    for (const Trained& one : groups[i]) {
+      if (!partial) known.erase(one.name);
+      const auto own = held.find(one.name);
+      bool has_state = own != held.end();
+      StateTensors tensors;
+      if (has_state)
+        for (const auto& [key, tensor] : own->second)
+          if (key != step_key) tensors[key] = Tensor();
+      for (const Original& original : originals_of(one, 0)) {
+        const auto at = given.find(original.name);
+        if (at == given.end()) continue;
+        has_state = true;
+        tensors.insert(at->second.begin(), at->second.end());
+        if (!one.part) continue;
+        Keys& keys = known[one.name];
+        for (const auto& [key, tensor] : at->second) keys[key] = shards_.unit(one.part->unit).flat->chunk.dtype();
+      }
+      const bool is_held = !one.part || one.tensor.num_elements() > 0;
+      if (has_state && is_held) after.state.emplace_back(one.name, std::move(tensors));
+    }
+  }
+  optimizer->load_state_dict(after, optim::Optimizer::Missing::kept);
 }
 
 }  // namespace lockstep::run

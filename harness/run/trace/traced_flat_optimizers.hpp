@@ -18,17 +18,22 @@ class TracedFlatOptimizers {
  public:
   TracedFlatOptimizers(plan::Planner& planner, TracedShards& shards) : planner_(planner), shards_(shards) {}
 
-  bool trains_units(const OptimizerPtr& optimizer) const;  // at least one
   // Whether state dicts of the optimizer are those of units: it trains one, and the type is not `local`.
   bool converts(const OptimizerPtr& optimizer) const;
   void note_step(const OptimizerPtr& optimizer);
   void note_init(const OptimizerPtr& optimizer);  // all parameters that are trained have state
+  // The optimizer has loaded a local state. Parameters without elements on this rank are taken to have state if another
+  // parameter has.
+  void note_local_load(const OptimizerPtr& optimizer);
   // Plans and makes the state dict, by the names of the original parameters.
   optim::Optimizer::StateDict state_of(const OptimizerPtr& optimizer);
   // As state_of() on the first rank, with scalars in the place of the tensors of units. Plans nothing.
   optim::Optimizer::StateDict state_of_first_rank(const OptimizerPtr& optimizer) const;
   // Plans the load of such a state dict, and gives the optimizer its state and options.
   void load_state(const OptimizerPtr& optimizer, const optim::Optimizer::StateDict& dict);
+  // Gives the optimizer, which need not train units, the state of a checkpoint: names of original parameters and keys
+  // with undefined tensors, and options. With `partial`, state that the checkpoint lacks stays.
+  void load_saved(const OptimizerPtr& optimizer, const optim::Optimizer::StateDict& saved, bool partial);
   // The names of the original parameters in the order of their positions.
   std::vector<std::string> original_names(const OptimizerPtr& optimizer) const;
 

@@ -307,7 +307,7 @@ void TracedShards::prepare_inputs(plan::ModuleId module, nn::Inputs& inputs) con
   const auto at = group_of_.find(module);
   if (at == group_of_.end()) return;
   const ShardPolicy& policy = groups_[at->second].policy;
-  if (!device::is_host(real_device_of(policy.compute_device)) && planner_.shards().moves_inputs(module))
+  if (!device::is_host(real_device_of(policy.compute_device)) && planner_.shards().moves_inputs(module, in_backward()))
     replace_tensors(inputs, [&](const Tensor& tensor) {
       return tensor.device() == policy.compute_device ? tensor : ops::to_device(tensor, policy.compute_device);
     });

@@ -221,8 +221,8 @@ Value scatter(StepCall& call) {
 
 Value barrier(StepCall& call) {
   const MeshPtr mesh = call.mesh();
-  comm::barrier(group_of(*mesh), options_of(call, false));
-  return call.boolean("async") ? Value(Handle{}) : Value();
+  const bool async = call.boolean("async");
+  return in_place(comm::barrier(group_of(*mesh), options_of(call, async)), async);
 }
 
 }  // namespace lockstep::run::verbs
