@@ -1,5 +1,6 @@
 // Deferred calls: asynchronous collectives on inline streams that have not been waited for. No thread moves their data
 // before Work::wait(). The functions here do the work that cannot be postponed until then.
+#include <cstdint>
 #include <vector>
 
 #include "engine/comm/protocol.hpp"
@@ -45,6 +46,8 @@ void publish_deferred_texts(RankState& rank) {
 void finish_predecessor(const IssuedCollective& issued, bool wait) {
   for (const std::shared_ptr<IssuedCollective>& call : deferred_calls(*issued.rank)) {
     if (call->group != issued.group || call->sequence + ring_slots != issued.sequence) continue;
+    const bool moves_data = call->fingerprint.kind != static_cast<std::uint8_t>(Operation::barrier);
+    if (!issued.on_rank_thread && moves_data) return;
     if (!wait && !all_have_arrived(*call)) return;
     try {
       run(*call);

@@ -259,7 +259,7 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
       request, call, kind, {elements, bounded_product(elements, static_cast<std::int64_t>(size_of(request.dtype)))});
   issued->on_rank_thread = stream.runs_inline();
   if (call.async && stream.runs_inline()) add_deferred(issued);
-  // No worker runs the deferred call that may still use its slot.
+  // No worker ends an asynchronous barrier that may still use its slot.
   if (!issued->on_rank_thread) finish_predecessor(*issued, true);
   device::launch_deferred(
       stream, launch_name(request.operation), std::span<const device::Access>(accesses.data(), num_accesses),

@@ -146,7 +146,8 @@ void add_deferred(const std::shared_ptr<IssuedCollective>& issued);
 void publish_deferred_texts(RankState& rank);
 // Runs the deferred call that uses the slot of `issued` one generation earlier, if there is one. Otherwise this rank's
 // work on it would run only in its Work::wait(), which the program may call after `issued`, and the slot would never
-// become free. Unless `wait` is set, does nothing while a member of that call has not arrived.
+// become free. Unless `wait` is set, does nothing while a member of that call has not arrived. For a call that a worker
+// runs, it ends asynchronous barriers only: data moves in the waits of the program.
 void finish_predecessor(const IssuedCollective& issued, bool wait);
 
 // The event that a rank waits for: a free slot, the arrival of all members, the data of the last chunk, `target`

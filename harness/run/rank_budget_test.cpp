@@ -215,7 +215,9 @@ TEST(JsonValues, ParserLimitsDepthAndItems) {
 }
 
 TEST(JsonValues, ParserReadsEveryKind) {
-  EXPECT_EQ(to_text(parse_json(R"({"a": [1, -2.5, "x", null, true], "b": {"c": {}}, "a": 3})")), "{a:3,b:{c:{}}}");
+  EXPECT_EQ(to_text(parse_json(R"({"a": [1, -2.5, "x", null, true], "b": {"c": {}}})")),
+            "{a:[1,-2.5,x,none,true],b:{c:{}}}");
+  EXPECT_THROW(parse_json(R"({"b": {"a": 1, "a": 3}})"), Error);
   EXPECT_EQ(to_text(parse_json(R"([1, -2.5, "x", null, true, [], 9223372036854775807])")),
             "[1,-2.5,x,none,true,[],9223372036854775807]");
   EXPECT_EQ(to_text(parse_json("7")), "7");

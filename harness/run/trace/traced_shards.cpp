@@ -245,10 +245,12 @@ bool TracedShards::install_full(const std::string& owner) {
       const std::size_t bytes =
           checked_bytes(full_sizes(parameter), size_of(parameter.full.dtype()), "a full parameter");
       parameter.gathered = device::allocate(parameter.full.device(), bytes, device::Purpose::gathered);
-      parameter.shown.reset();  // the full parameter replaces it in the slots
     }
     for (Parameter& parameter : group.parameters)
-      if (parameter.gathered) parameter.kept.reset();
+      if (parameter.gathered) {
+        parameter.kept.reset();
+        parameter.shown.reset();
+      }
   }
   return is_shown;
 }
