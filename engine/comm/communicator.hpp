@@ -94,7 +94,7 @@ struct CollectiveRequest {
 struct CollectiveIssuer {
   // On a stream. Waits for the collective on the current stream unless the call is asynchronous.
   static Work issue(const CollectiveRequest& request, const Call& call);
-  // On the host, without tensors; blocks unless the call is asynchronous.
+  // On the host, without tensors; blocks unless the call is asynchronous and its slot is free.
   static Work issue_on_host(const CollectiveRequest& request, const Call& call);
   static std::vector<std::string> exchange(ProcessGroup& group, const std::string& mine, const std::string& purpose);
   static void prepare(ProcessGroup& group, device::Device device, std::span<const device::Role> roles);

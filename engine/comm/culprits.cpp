@@ -59,8 +59,8 @@ std::vector<AwaitedRank> awaited_ranks(const std::vector<RankHistory>& stories) 
   std::map<int, const RankHistory*> by_rank;
   for (const RankHistory& story : stories) by_rank[story.rank] = &story;
   Waits waiting_for;
-  Waits
-      called_before;  // awaited rank -> ranks whose stories do not reach back to the call in which they may wait for it
+  // Awaited rank -> ranks whose stories do not reach back to the call in which they may wait for it.
+  Waits called_before;
   std::set<int> waiting;
   for (const RankHistory& story : stories) {
     if (story.ended) continue;

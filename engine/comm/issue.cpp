@@ -299,6 +299,8 @@ Work CollectiveIssuer::issue_on_host(const CollectiveRequest& request, const Cal
   pending.push_back(issued);
   add_deferred(issued);
   arrive_now(*issued);
+  // Its slot is in use. No stream arrives later, and the rank may end, or wait for a peer that is in this call.
+  if (!issued->arrived.load(std::memory_order_relaxed)) run(*issued);
   work.state_ = std::make_shared<Work::State>();
   work.state_->issued = issued;
   return work;
