@@ -41,18 +41,21 @@ std::string head(const IssuedCollective& issued) {
   const Record& record = issued.record();
   const bool is_kept = issued.is_kept_in(record);
   const std::string axis = is_kept ? record.axis : "";
-  return str(name_of_kind(is_kept ? record.kind : issued.fingerprint.kind), " #", issued.sequence, " of group ",
-             group_text(*issued.group), axis.empty() ? "" : str(" (axis ", axis, ")"));
+  const std::string_view operation =
+      is_kept ? name_of_kind(record.kind) : old_operation(*issued.group, issued.me, issued.fingerprint);
+  return str(operation, " #", issued.sequence, " of group ", group_text(*issued.group),
+             axis.empty() ? "" : str(" (axis ", axis, ")"));
 }
 
-// A call with this record and fingerprint.
-std::string call_text_of(const IssuedCollective& issued, const Record& record, const Fingerprint& fingerprint) {
+// The call of a member with this record and fingerprint.
+std::string call_text_of(const IssuedCollective& issued, int member, const Record& record,
+                         const Fingerprint& fingerprint) {
   if (issued.is_kept_in(record)) return call_text(*issued.rank->world, record);
-  return old_call_text(name_of_kind(fingerprint.kind));
+  return old_call_text(old_operation(*issued.group, member, fingerprint));
 }
 
 std::string member_call_text(const IssuedCollective& issued, int member) {
-  return call_text_of(issued, issued.record_of(member), issued.slot().entries()[member].fingerprint);
+  return call_text_of(issued, member, issued.record_of(member), issued.slot().entries()[member].fingerprint);
 }
 
 bool all_are_kept(const IssuedCollective& issued) {
@@ -159,13 +162,18 @@ std::string call_text(const WorldControl& world, const Record& record) {
   return out;
 }
 
+std::string_view old_operation(const GroupControl& group, int member, const Fingerprint& fingerprint) {
+  const bool receives = group.channel != 0 && member == 1;
+  return name_of_kind(receives ? static_cast<std::uint8_t>(Operation::receive) : fingerprint.kind);
+}
+
 std::string old_call_text(std::string_view operation) {
   return str(operation, " (no details: the flight recorder keeps the last ", recorder_entries,
              " calls of a rank, and this one is older)");
 }
 
 std::string own_call_text(const IssuedCollective& issued) {
-  return call_text_of(issued, issued.record(), issued.fingerprint);
+  return call_text_of(issued, issued.me, issued.record(), issued.fingerprint);
 }
 
 bool contents_differ(const IssuedCollective& issued) {

@@ -19,6 +19,9 @@ std::string seconds_text(std::int64_t ns);
 std::string group_text(const GroupControl& group);
 // "all_reduce(sum) of 12 float32 for fc1.weight at line 14".
 std::string call_text(const WorldControl& world, const Record& record);
+// The operation of a member's call that the flight recorder does not keep any more. A receive has the fingerprint of
+// its send.
+std::string_view old_operation(const GroupControl& group, int member, const Fingerprint& fingerprint);
 // A call that the flight recorder does not keep any more: its operation, and that no more is known.
 std::string old_call_text(std::string_view operation);
 // The call of this rank. If the flight recorder does not keep it any more, the text is its operation, and says so.

@@ -156,8 +156,8 @@ Work scatter(ProcessGroup& group, const Tensor& output, const Tensor& input, int
 // Point-to-point: a send matches the receive of the same number on the channel between the two ranks.
 Work send(ProcessGroup& group, const Tensor& tensor, int to, const Call& call = {});
 Work receive(ProcessGroup& group, const Tensor& tensor, int from, const Call& call = {});
-// Blocks the host until all members have arrived. An asynchronous barrier blocks it in the waits of Work instead, unless
-// too many collectives of the group are in progress. It runs on no stream.
+// Blocks the host until all members have arrived. An asynchronous barrier blocks it in the waits of Work instead, or at
+// once if too many collectives of the group are in progress. It runs on no stream.
 Work barrier(ProcessGroup& group, const Call& call = {});
 
 // Ends a round of collectives. A member may skip a collective by mistake, for example when its backward does not reach

@@ -81,7 +81,7 @@ bool has_left(WorldControl& world, Wait& wait, int member) {
 // Also if the flight recorder does not keep the call any more. A call that waits for its slot is not known there.
 std::string_view operation_of(const Wait& wait) {
   if (!has_arrived(wait, wait.me)) return "a collective";
-  return name_of_kind(wait.group->slot(wait.sequence).entries()[wait.me].fingerprint.kind);
+  return old_operation(*wait.group, wait.me, wait.group->slot(wait.sequence).entries()[wait.me].fingerprint);
 }
 
 void find_awaited(WorldControl& world, Wait& wait) {

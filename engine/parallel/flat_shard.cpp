@@ -256,7 +256,7 @@ void make_unit(const Unit& unit, const FlatShardOptions& options, const ShardMes
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
       const CollectedParameter& one = unit.parameters[i];
       names.push_back(one.name);
-      claim(one.tensor, one.slots.front().get().tensor, str(unit.name, ".", one.name), flat_shard_name);
+      claim(shards, one.tensor, one.slots.front().get().tensor, str(unit.name, ".", one.name), flat_shard_name);
     }
     group = std::make_shared<ShardGroup>(shards);
     add_settling({unit.module}, group);

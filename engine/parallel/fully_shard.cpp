@@ -131,9 +131,12 @@ std::shared_ptr<ShardGroup> make_group(const std::vector<ModulePtr>& modules, co
   for (std::size_t i = 0; i < dims.size(); ++i) {
     const CollectedParameter& one = collector.parameters()[i];
     parameters.emplace_back(one.name, one.slots, dims[i], settings);
-    claim(one.tensor, parameters.back().sharded(), str(options.name, ".", one.name), fully_shard_name);
   }
   const auto shards = std::make_shared<PerParameterShards>(std::move(settings), std::move(parameters));
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    const CollectedParameter& one = collector.parameters()[i];
+    claim(shards, one.tensor, shards->trained(i), str(options.name, ".", one.name), fully_shard_name);
+  }
   register_shards(shards);
   auto group = std::make_shared<ShardGroup>(shards);
   add_settling(modules, group);

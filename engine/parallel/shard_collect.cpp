@@ -19,13 +19,17 @@ struct Claim {
   std::string name;      // of the parameter, with its group
   std::string_view api;  // that sharded it
   bool is_shard = false;
+  std::weak_ptr<const void> holder;  // the shards of the group
+
+  // Another module may take a parameter when the group is gone. A sharded tensor stays one.
+  bool is_over() const { return tensor.expired() || (!is_shard && holder.expired()); }
 };
 struct Claims {
   explicit Claims(RankContext&) {}
   std::vector<Claim> entries;
   const Claim* find(const Tensor& tensor) const {
     for (const Claim& entry : entries)
-      if (entry.tensor.lock() == tensor.impl_ptr()) return &entry;
+      if (entry.tensor.lock() == tensor.impl_ptr() && !entry.is_over()) return &entry;
     return nullptr;
   }
 };
@@ -138,11 +142,12 @@ void refuse_sharded_elsewhere(const Tensor& tensor, const std::string& name, con
               "a parameter belongs to one of the two: manage the modules that share it alike");
 }
 
-void claim(const Tensor& full, const Tensor& shard, const std::string& name, std::string_view api) {
+void claim(const std::weak_ptr<const void>& holder, const Tensor& full, const Tensor& shard, const std::string& name,
+           std::string_view api) {
   std::vector<Claim>& entries = claims().entries;
-  std::erase_if(entries, [](const Claim& entry) { return entry.tensor.expired(); });
-  entries.push_back({full.impl_ptr(), name, api, false});
-  entries.push_back({shard.impl_ptr(), name, api, true});
+  std::erase_if(entries, [](const Claim& entry) { return entry.is_over(); });
+  entries.push_back({full.impl_ptr(), name, api, false, holder});
+  entries.push_back({shard.impl_ptr(), name, api, true, holder});
 }
 
 }  // namespace lockstep::parallel

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -54,7 +55,9 @@ layout::ShardedLayout sharded_layout_of(const CollectedParameter& parameter, con
 // Throws Error for a parameter that is not sharded in its own place and that a group has sharded in another one.
 void refuse_sharded_elsewhere(const Tensor& tensor, const std::string& name, const std::string& owner,
                               std::string_view api);
-// Notes that a group has sharded the parameter `name`: another group that holds one of the two tensors is an error.
-void claim(const Tensor& full, const Tensor& shard, const std::string& name, std::string_view api);
+// Notes that a group has sharded the parameter `name`: another group that holds one of the two tensors is an error, as
+// to the full one while `holder`, the shards of the group, exists.
+void claim(const std::weak_ptr<const void>& holder, const Tensor& full, const Tensor& shard, const std::string& name,
+           std::string_view api);
 
 }  // namespace lockstep::parallel

@@ -77,8 +77,8 @@ void ShardState::pre_forward(nn::Inputs& inputs) {
     for (const auto& module : modules_)
       if (const auto alive = module.lock(); alive && modules_.size() > 1) modules_to_run_.insert(alive.get());
   }
-  // A recomputation of a module that ran alone has no root.
-  if (is_root_ || context->forward_root == this || (in_backward() && !context->in_forward())) move_inputs(inputs);
+  if (!in_backward()) moves_inputs_ = is_root_ || context->forward_root == this;
+  if (moves_inputs_) move_inputs(inputs);
   cast_inputs(inputs);
   if (!is_first) {
     // reshard() may have been called since the first of its modules ran.

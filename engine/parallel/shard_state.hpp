@@ -93,6 +93,7 @@ class ShardState : public std::enable_shared_from_this<ShardState> {
   Phase phase_ = Phase::idle;
   bool is_initialized_ = false;
   bool is_root_ = false;
+  bool moves_inputs_ = true;  // as in its last forward: so does a recomputation, which has no root
   std::set<const nn::Module*> modules_to_run_;
   std::vector<CastBuffer> cast_buffers_;
 };

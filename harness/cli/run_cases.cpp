@@ -185,7 +185,10 @@ class Runner {
       stop_for(error);
       one.row.status = verdict::Status::MISSING;
       one.row.reason = stop_reason_;
-      if (one.schedules && one.schedules->has_failed()) conclude_schedules(one);
+      if (one.schedules && one.schedules->has_failed()) {
+        conclude_schedules(one);
+        keep_evidence(one);
+      }
       finish_ticket(ticket);
     }
   }

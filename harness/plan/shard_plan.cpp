@@ -229,11 +229,10 @@ int ShardPlan::num_post_forward_ranks(TensorId parameter) const {
   return groups_[owner_of_.at(parameter)].choices.reshard_after_forward.ranks;
 }
 
-bool ShardPlan::moves_inputs(ModuleId module, bool recomputing) const {
+bool ShardPlan::moves_inputs(ModuleId module) const {
   const std::size_t at = number(module);
   if (groups_[at].context < 0) return false;
-  const std::optional<std::size_t>& outermost = contexts_[static_cast<std::size_t>(groups_[at].context)].outermost;
-  return groups_[at].is_root || outermost == at || (recomputing && !outermost);
+  return groups_[at].is_root || contexts_[static_cast<std::size_t>(groups_[at].context)].outermost == at;
 }
 
 void ShardPlan::swap(ShardPlan& other) {

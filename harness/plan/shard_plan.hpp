@@ -116,8 +116,8 @@ class ShardPlan {
   // The parameters whose gradients were reduced since the last call, in the order of the reductions.
   std::vector<TensorId> take_reduced() { return std::exchange(reduced_, {}); }
   // Whether a forward of this module moves its inputs to the device of the group: the root does, and the group whose
-  // forward was called from outside of all groups. So does each group in a recomputation, which has no root.
-  bool moves_inputs(ModuleId module, bool recomputing) const;
+  // forward was called from outside of all groups.
+  bool moves_inputs(ModuleId module) const;
   bool is_root(ModuleId module) const { return groups_[number(module)].is_root; }
   void set_forward_prefetch(ModuleId module, const std::vector<ModuleId>& next);
   void set_backward_prefetch(ModuleId module, const std::vector<ModuleId>& next);

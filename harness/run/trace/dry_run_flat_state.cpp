@@ -90,7 +90,10 @@ std::optional<OptimizerState> DryRun::state_given_by_first_rank(const StepCall& 
   if (!groups) return std::nullopt;
   for (const auto& [known, of_first] : states_of_first_rank_)
     if (&known.as_list("groups") == &groups->as_list("groups")) return of_first;
-  if (groups->as_list("groups").empty()) return std::nullopt;
+  const Value* tensors = state.find(Key("state"));
+  // This rank has no tensors of a dict that rank 0 alone keeps, also if the scenario has made another list of groups.
+  const bool lacks_tensors = !states_of_first_rank_.empty() && tensors && tensors->as_map("state").empty();
+  if (groups->as_list("groups").empty() || lacks_tensors) return std::nullopt;
   return optimizer_state_of(state);
 }
 

@@ -305,11 +305,13 @@ void TracedShards::deliver_gradients() {
 }
 
 // ---- calls ----
-void TracedShards::prepare_inputs(plan::ModuleId module, nn::Inputs& inputs) const {
+void TracedShards::prepare_inputs(plan::ModuleId module, nn::Inputs& inputs) {
   const auto at = group_of_.find(module);
   if (at == group_of_.end()) return;
-  const ShardPolicy& policy = groups_[at->second].policy;
-  if (!device::is_host(real_device_of(policy.compute_device)) && planner_.shards().moves_inputs(module, in_backward()))
+  Group& group = groups_[at->second];
+  const ShardPolicy& policy = group.policy;
+  if (!in_backward()) group.moves_inputs = planner_.shards().moves_inputs(module);
+  if (!device::is_host(real_device_of(policy.compute_device)) && group.moves_inputs)
     replace_tensors(inputs, [&](const Tensor& tensor) {
       return tensor.device() == policy.compute_device ? tensor : ops::to_device(tensor, policy.compute_device);
     });

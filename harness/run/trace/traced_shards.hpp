@@ -96,6 +96,7 @@ class TracedShards {
     MeshPtr mesh;
     std::vector<Parameter> parameters;
     std::optional<FlatUnit> flat{};
+    bool moves_inputs = true;  // as in its last forward: so does a recomputation, which has no root
   };
   // Shards the parameters of one group, which the planner knows already.
   void add_group(const std::vector<nn::ModulePtr>& modules, const std::vector<plan::ModuleId>& ids,
@@ -157,7 +158,7 @@ class TracedShards {
   bool holds(const Tensor& tensor) const;  // as one of the two shards of a parameter
 
   // Moves and casts the inputs of a call as the module's group does, and casts its outputs.
-  void prepare_inputs(plan::ModuleId module, nn::Inputs& inputs) const;
+  void prepare_inputs(plan::ModuleId module, nn::Inputs& inputs);
   void finish_outputs(plan::ModuleId module, nn::Structure& outputs) const;
 
  private:
