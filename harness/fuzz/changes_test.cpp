@@ -9,12 +9,14 @@
 
 #include "harness/fuzz/grammar.hpp"
 #include "harness/fuzz/render.hpp"
+#include "harness/fuzz/test_support.hpp"
 
 namespace lockstep::fuzz {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing_support::small_program;
 
 std::vector<Program> programs(std::uint64_t seed, std::uint64_t count) {
   std::vector<Program> all;
@@ -23,18 +25,6 @@ std::vector<Program> programs(std::uint64_t seed, std::uint64_t count) {
     all.push_back(program_of(seed, index, tree));
   }
   return all;
-}
-
-Program small_program() {
-  Program program;
-  program.model.build = "Sequential(Linear(4, 4))";
-  program.model.units = {{.path = "0", .type = "Linear"}};
-  program.model.blocks = {"0"};
-  program.model.input = "randn(rows, 4)";
-  program.parallel.groups = {{.modules = {""}, .reshard = ""}};
-  program.parallel.data_ranks = 2;
-  program.steps = {Step{}};
-  return program;
 }
 
 TEST(Forward, EveryFunctionThatChangesItsTensorOccurs) {

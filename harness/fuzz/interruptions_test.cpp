@@ -8,23 +8,13 @@
 
 #include "harness/fuzz/grammar.hpp"
 #include "harness/fuzz/render.hpp"
+#include "harness/fuzz/test_support.hpp"
 
 namespace lockstep::fuzz {
 namespace {
 
 using ::testing::HasSubstr;
-
-Program small_program() {
-  Program program;
-  program.model.build = "Sequential(Linear(4, 4))";
-  program.model.units = {{.path = "0", .type = "Linear"}};
-  program.model.blocks = {"0"};
-  program.model.input = "randn(rows, 4)";
-  program.parallel.groups = {{.modules = {""}, .reshard = ""}};
-  program.parallel.data_ranks = 2;
-  program.steps = {Step{}};
-  return program;
-}
+using testing_support::small_program;
 
 std::string after(const std::string& text, const std::string& first) { return text.substr(text.find(first)); }
 
