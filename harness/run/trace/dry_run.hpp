@@ -153,7 +153,7 @@ class DryRun final : public StepRunner {
   // ---- dry_run_flat_state.cpp ----
   Value state_dict(StepCall& call);
   Value optimizer_state_dict(StepCall& call, const OptimizerPtr& optimizer);
-  void note_state_of_first_rank(const StepCall& call, const Value& own, optim::Optimizer::StateDict state);
+  void note_state_of_first_rank(const StepCall& call, const Value& own, const optim::Optimizer::StateDict& of_first);
   Value set_state_dict_type(StepCall& call);
   Value load_state_dict(StepCall& call);
   void load_into_units(const StepCall& call, const nn::ModulePtr& module);

@@ -69,15 +69,16 @@ Value DryRun::optimizer_state_dict(StepCall& call, const OptimizerPtr& optimizer
   watch_.report_position();
   const OptimizerState dict = flat_optimizers_.state_of(optimizer);
   Value own = value_of_state(keyed_for(call, dict), state_form_of(call));
-  OptimizerState of_first = flat_optimizers_.state_of_first_rank(optimizer);
+  const OptimizerState of_first = flat_optimizers_.state_of_first_rank(optimizer);
   if (call.boolean("rank0_only") || dict.state.size() < of_first.state.size())
-    note_state_of_first_rank(call, own, std::move(of_first));
+    note_state_of_first_rank(call, own, of_first);
   return own;
 }
 
 // A load of the values of rank 0 gives this rank state of the same names and keys.
-void DryRun::note_state_of_first_rank(const StepCall& call, const Value& own, OptimizerState state) {
+void DryRun::note_state_of_first_rank(const StepCall& call, const Value& own, const OptimizerState& of_first) {
   if (call.in.session().rank == 0) return;
+  OptimizerState state = of_first;
   for (auto& [name, tensors] : state.state)
     for (auto& [key, tensor] : tensors) tensor = empty({}, tensor.dtype(), device::Device{device::Kind::meta});
   states_of_first_rank_.emplace_back(*own.find(Key("groups")), keyed_for(call, state));
