@@ -109,7 +109,7 @@ def stages_of(tree: Tree, options: argparse.Namespace, folders: list[str]) -> li
         if coverage.failing:
             some = ", ".join(f"{name} ({how})" for name, how in sorted(coverage.failing.items())[:3])
             say(f"{tests.kept_as}: {len(coverage.asked)}; without a mutant, {len(coverage.failing)} do not pass and judge none: {some}")
-        # A recording must not change what the program does. If it does, most mutants seem not to be covered.
+        # If a recording changes what the program does, cases fail, and mutants that they reach count as not covered.
         is_last = tests.what == "case" and tests.place.at_last
         if not is_last and coverage.lacks_judges():
             say("that is too many to judge anything: a probe has an effect, or this machine is too slow")

@@ -199,7 +199,8 @@ TEST_F(PlanCommand, AgreesWithRuns) {
     for (const char* purpose :
          {"parameter", "gradient", "gathered", "activation", "optimizer", "communication", "peak_total"}) {
       EXPECT_GT(row["memory"][purpose], 0) << purpose;
-      // The dry run frees the copies of kept shards together, a run one by one.
+      // The dry run frees the copies of kept shards together; a run frees each as its parameter is gathered. The peaks
+      // of all purposes together differ by 8 bytes here.
       const std::int64_t most = name == "keeps" && purpose == std::string_view("peak_total") ? 16 : 0;
       const std::int64_t is = line["memory"][purpose], was = row["memory"][purpose];
       EXPECT_LE(std::abs(is - was), most) << purpose << " of " << name << " on " << world_size;

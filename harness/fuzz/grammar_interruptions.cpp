@@ -22,7 +22,7 @@ SideModel derive_side(Chooser choose, const Program& program) {
   constexpr std::array<const char*, 3> verbs{"fully_shard", "replicate", "flat_shard"};
   SideModel side;
   side.module = used_module(choose, program.model);
-  // A checkpoint would recompute what a hook of a forward in it saves for its own backward.
+  // A hook of a forward within a checkpoint belongs to the recomputed region, and so does the training in it.
   side.event = events.at(static_cast<std::size_t>(choose.number("event", 0, program.checkpoints.empty() ? 3 : 1)));
   side.verb = verbs.at(static_cast<std::size_t>(choose.number("verb", 0, 2)));
   return side;

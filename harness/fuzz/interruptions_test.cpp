@@ -1,4 +1,4 @@
-// Programs whose training is interrupted, and what the other models must not see of it.
+// Programs whose training is interrupted: the steps that the grammar derives for each model.
 #include <algorithm>
 #include <map>
 #include <string>

@@ -97,7 +97,7 @@ struct Optimizer {
   std::string own_group;  // a child of the model whose parameters have options of their own; empty: none
 };
 
-// What the model under test does beside the training. The training goes on as if it had not happened.
+// A step of the model under test that must not change the results of its training.
 struct Interruption {
   enum Kind {
     none,

@@ -30,7 +30,7 @@ bool stays_unsharded(const Group& group) {
 std::string gathered_after_forward(const Program& program, const Parallel& parallel, const Step& step) {
   const bool is_plain = parallel.api == Api::fully_shard && !parallel.root_is_replicated && parallel.prefetches.empty();
   if (!is_plain || (!step.unsharded.empty() && !is_used(program.model, step.unsharded))) return "";
-  if (program.ties_late) return "";  // a group gathers what was two parameters when it was made
+  if (program.ties_late) return "";  // a group gathers both parameters of a late tie
   std::string stays;                 // the groups of modules inside others come first
   for (const Group& group : parallel.groups) {
     if (group.other_dim && stays_unsharded(group)) return "";
