@@ -25,6 +25,7 @@ struct ClassLosses {
   std::int64_t classes;
   std::int64_t ignored;
   static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  std::int64_t row_length() const { return classes; }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     const std::int64_t row = team.index();
@@ -57,6 +58,7 @@ struct ClassSums {
   const C* tops;
   std::int64_t classes;
   static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  std::int64_t row_length() const { return classes; }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     const std::int64_t row = team.index();

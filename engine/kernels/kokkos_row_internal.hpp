@@ -2,8 +2,9 @@
 // with all loads under way at once, and later passes read the copy.
 //
 //   static constexpr std::size_t scratch_bytes = sum_scratch_bytes + TeamRow<C, T>::scratch_bytes;
+//   std::size_t row_scratch_bytes() const { return TeamRow<C, T>::bytes_of(n); }
 //   ...
-//   const TeamRow<C, T> row(team, from, n, sum_scratch_bytes);    // row(i) is from[i] in the computation type
+//   const TeamRow<C, T> row(team, from, n);    // row(i) is from[i] in the computation type
 #pragma once
 
 #include <cstddef>
@@ -21,23 +22,34 @@ class TeamRow {
  public:
   static constexpr std::int64_t longest = short_row;  // that is copied
   static constexpr std::size_t scratch_bytes = sizeof(C[longest]);
+  // Of a row of `count` elements, a multiple of 16; 0 if it is not copied.
+  KOKKOS_FUNCTION static constexpr std::size_t bytes_of(std::int64_t count) {
+    return count > longest ? 0 : (static_cast<std::size_t>(count) * sizeof(C) + 15) / 16 * 16;
+  }
 
-  // All threads of the team construct it together. `offset`: of its part of the scratch memory. Ends with a barrier.
+  // All threads of the team construct it together. `number`: of the rows of this length that were constructed before.
+  // Ends with a barrier.
   template <class Team>
-  KOKKOS_FUNCTION TeamRow(const Team& team, const T* from, std::int64_t count, std::size_t offset) : from_(from) {
+  KOKKOS_FUNCTION TeamRow(const Team& team, const T* from, std::int64_t count, std::size_t number = 0) : from_(from) {
     if (count > longest) return;
-    C* const copy = reinterpret_cast<C*>(team.scratch() + offset);
+    C* const copy = reinterpret_cast<C*>(team.row_scratch() + number * bytes_of(count));
     constexpr int width = pack_width<T>;
     const std::int64_t packs = is_aligned_for_packs<width>(from) ? count / width : 0;
-    constexpr int at_once = 4;
+    constexpr int at_once = 4, copied_width = pack_width<C>;
+    static_assert(width % copied_width == 0);
     for (std::int64_t first = team.rank(); first < packs; first += at_once * team.size()) {
       Pack<T, width> loaded[at_once] = {};
       for (int j = 0; j < at_once; ++j)
         if (const std::int64_t pack = first + j * team.size(); pack < packs)
           loaded[j] = load_pack<width>(from + pack * width);
       for (int j = 0; j < at_once; ++j)
-        if (const std::int64_t pack = first + j * team.size(); pack < packs)
-          for (int k = 0; k < width; ++k) copy[pack * width + k] = static_cast<C>(loaded[j].values[k]);
+        if (const std::int64_t pack = first + j * team.size(); pack < packs) {
+          for (int k = 0; k < width; k += copied_width) {
+            Pack<C, copied_width> copied;
+            for (int l = 0; l < copied_width; ++l) copied.values[l] = static_cast<C>(loaded[j].values[k + l]);
+            store_pack(copy + pack * width + k, copied);
+          }
+        }
     }
     for_each_of(team, count - packs * width,
                 [=](std::int64_t i) { copy[packs * width + i] = static_cast<C>(from[packs * width + i]); });

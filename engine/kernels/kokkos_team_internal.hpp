@@ -2,7 +2,7 @@
 //
 // The functions that reduce give all threads of the team the same value, whatever the number of threads: the order of
 // reduce.hpp belongs to the elements. All threads of a team call them together. They use the team's scratch memory from
-// its start; a kernel's own scratch lies behind sum_scratch_bytes.
+// its start; copies of rows lie behind it (row_scratch).
 #pragma once
 
 #include <cstddef>
@@ -19,6 +19,15 @@
 
 namespace lockstep::kernels {
 
+// Blocks that a team sums at a time, and values that it compares at a time.
+inline constexpr std::int64_t team_blocks = 8;
+inline constexpr std::int64_t team_slots = team_blocks * reduce_lanes;
+inline constexpr std::size_t sum_scratch_bytes = sizeof(double[team_slots]);
+
+// A kernel with row_length() has one row per team. On a GPU, a row of up to this length has a team of one warp, which
+// has row_scratch_bytes() of scratch memory, if the kernel has that function, and otherwise none.
+inline constexpr std::int64_t short_row = 1024;
+
 // One thread of a team on the host. Its functions are KOKKOS_FUNCTION because bodies for both kinds of teams call them.
 class HostTeam {
  public:
@@ -30,6 +39,7 @@ class HostTeam {
   KOKKOS_FUNCTION int size() const { return size_; }
   KOKKOS_FUNCTION void barrier() const { wait_(barrier_); }
   KOKKOS_FUNCTION std::byte* scratch() const { return scratch_; }
+  KOKKOS_FUNCTION std::byte* row_scratch() const { return scratch_ + sum_scratch_bytes; }
 
  private:
   std::int64_t index_;
@@ -61,14 +71,6 @@ class BlockTotal {
   TotalType<C> total_ = 0, group_ = 0;
   std::int64_t blocks_ = 0;
 };
-
-// Blocks that a team sums at a time, and values that it compares at a time.
-inline constexpr std::int64_t team_blocks = 8;
-inline constexpr std::int64_t team_slots = team_blocks * reduce_lanes;
-inline constexpr std::size_t sum_scratch_bytes = sizeof(double[team_slots]);
-
-// Rows up to this length have few elements per thread: see threads_of_team() and TeamRow.
-inline constexpr std::int64_t short_row = 1024;
 
 // f(i) for i < count, shared among the threads. Neighbouring threads get neighbouring i.
 template <class Team, class F>
@@ -117,8 +119,11 @@ KOKKOS_FORCEINLINE_FUNCTION C lane_sum(std::int64_t first, std::int64_t end, con
 // host cannot.
 template <class Team>
 concept ExchangesLanes = requires(const Team& team) {
-  team.is_one_warp();
+  team.from_first(0);
 };
+// A team of one warp, which needs no scratch memory for reductions.
+template <class Team>
+concept IsOneWarp = ExchangesLanes<Team> && Team::is_one_warp;
 
 template <class C, class Team>
 KOKKOS_FORCEINLINE_FUNCTION C warp_tree(const Team& team, C lane) {
@@ -182,17 +187,18 @@ KOKKOS_FUNCTION std::int64_t team_block_sums(const Team& team, std::int64_t firs
 // The sum of f(i) over i < count in the order of reduce.hpp, before it is rounded to C. Ends with a barrier.
 template <class C, class Team, class F>
 KOKKOS_FUNCTION TotalType<C> team_total(const Team& team, std::int64_t count, const F& f) {
-  if constexpr (ExchangesLanes<Team>) {
-    if (team.is_one_warp()) return warp_total<C>(team, count, f);
+  if constexpr (IsOneWarp<Team>) {
+    return warp_total<C>(team, count, f);
+  } else {
+    const C* const lanes = reinterpret_cast<const C*>(team.scratch());
+    BlockTotal<C> total;
+    for (std::int64_t first = 0; first < count; first += team_blocks * reduce_block) {
+      const std::int64_t blocks = team_block_sums<C>(team, first, count, f);
+      for (std::int64_t block = 0; block < blocks; ++block) total.add(lanes[block * reduce_lanes]);
+      team.barrier();
+    }
+    return total.value();
   }
-  const C* const lanes = reinterpret_cast<const C*>(team.scratch());
-  BlockTotal<C> total;
-  for (std::int64_t first = 0; first < count; first += team_blocks * reduce_block) {
-    const std::int64_t blocks = team_block_sums<C>(team, first, count, f);
-    for (std::int64_t block = 0; block < blocks; ++block) total.add(lanes[block * reduce_lanes]);
-    team.barrier();
-  }
-  return total.value();
 }
 template <class C, class Team, class F>
 KOKKOS_FUNCTION C team_sum(const Team& team, std::int64_t count, const F& f) {
@@ -204,27 +210,28 @@ KOKKOS_FUNCTION C team_sum(const Team& team, std::int64_t count, const F& f) {
 template <class C, class Team, class F>
 KOKKOS_FUNCTION C team_largest(const Team& team, std::int64_t count, const F& f) {
   static_assert(sizeof(C) <= sizeof(double));
-  if constexpr (ExchangesLanes<Team>) {
-    if (team.is_one_warp()) return warp_largest<C>(team, count, f);
-  }
-  C* const slots = reinterpret_cast<C*>(team.scratch());
-  for_each_of(team, team_slots, [&](std::int64_t slot) {
-    C best = f(0);
-    for (std::int64_t i = slot; i < count; i += team_slots) {
-      const C x = f(i);
-      best = x > best ? x : best;
+  if constexpr (IsOneWarp<Team>) {
+    return warp_largest<C>(team, count, f);
+  } else {
+    C* const slots = reinterpret_cast<C*>(team.scratch());
+    for_each_of(team, team_slots, [&](std::int64_t slot) {
+      C best = f(0);
+      for (std::int64_t i = slot; i < count; i += team_slots) {
+        const C x = f(i);
+        best = x > best ? x : best;
+      }
+      slots[slot] = best;
+    });
+    for (std::int64_t half = team_slots / 2; half > 0; half /= 2) {
+      team.barrier();
+      for_each_of(team, half,
+                  [=](std::int64_t i) { slots[i] = slots[i + half] > slots[i] ? slots[i + half] : slots[i]; });
     }
-    slots[slot] = best;
-  });
-  for (std::int64_t half = team_slots / 2; half > 0; half /= 2) {
     team.barrier();
-    for_each_of(team, half,
-                [=](std::int64_t i) { slots[i] = slots[i + half] > slots[i] ? slots[i + half] : slots[i]; });
+    const C result = slots[0];
+    team.barrier();
+    return result;
   }
-  team.barrier();
-  const C result = slots[0];
-  team.barrier();
-  return result;
 }
 
 // The scratch memory of a team on the host, whose bytes are no number. Aligned to 64 bytes.

@@ -25,10 +25,11 @@ struct Norm {
   bool centred;
   static constexpr std::size_t scratch_bytes = sum_scratch_bytes + TeamRow<C, T>::scratch_bytes;
   std::int64_t row_length() const { return length; }
+  std::size_t row_scratch_bytes() const { return TeamRow<C, T>::bytes_of(length); }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     const std::int64_t row = team.index(), n = length;
-    const TeamRow<C, T> from(team, x + row * n, n, sum_scratch_bytes);
+    const TeamRow<C, T> from(team, x + row * n, n);
     T* const to = out + row * n;
     const C count = static_cast<C>(n);
     const C mean = centred ? team_sum<C>(team, n, from) / count : C(0);
@@ -99,11 +100,12 @@ struct NormBackward {
 
   static constexpr std::size_t scratch_bytes = sum_scratch_bytes + 2 * TeamRow<C, T>::scratch_bytes;
   std::int64_t row_length() const { return length; }
+  std::size_t row_scratch_bytes() const { return 2 * TeamRow<C, T>::bytes_of(length); }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     const std::int64_t row = team.index(), n = length;
-    const TeamRow<C, T> dy(team, grad + row * n, n, sum_scratch_bytes);
-    const TeamRow<C, T> from(team, x + row * n, n, sum_scratch_bytes + TeamRow<C, T>::scratch_bytes);
+    const TeamRow<C, T> dy(team, grad + row * n, n);
+    const TeamRow<C, T> from(team, x + row * n, n, 1);
     T* const to = out + row * n;
     const T* const weights = weight;
     const auto w = [weights](std::int64_t i) { return weights ? static_cast<C>(weights[i]) : C(1); };

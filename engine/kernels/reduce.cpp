@@ -12,7 +12,7 @@ namespace lockstep::kernels {
 namespace {
 
 template <class T>
-struct RowTerms {
+struct StridedTerms {
   const T* a;
   Rows<2> kept;     // a result and a over the kept dims
   Rows<1> reduced;  // a over the reduced dims
@@ -20,14 +20,30 @@ struct RowTerms {
     const T* x;
     Rows<1> reduced;
     KOKKOS_FUNCTION SumType<T> operator()(std::int64_t i) const {
-      const bool is_row = reduced.unit && reduced.num_outer == 0;
-      return static_cast<SumType<T>>(static_cast<ComputeType<T>>(x[is_row ? i : RowElement<1>(reduced, i).at[0]]));
+      return static_cast<SumType<T>>(static_cast<ComputeType<T>>(x[RowElement<1>(reduced, i).at[0]]));
     }
   };
   KOKKOS_FUNCTION Elements of_result(std::int64_t result) const {
     return {a + RowElement<2>(kept, result).at[1], reduced};
   }
 };
+
+// The same where the elements of a result are neighbours. A branch in each term would keep a GPU from several loads at
+// once.
+template <class T>
+struct ContiguousTerms {
+  const T* a;
+  Rows<2> kept;
+  struct Elements {
+    const T* x;
+    KOKKOS_FUNCTION SumType<T> operator()(std::int64_t i) const {
+      return static_cast<SumType<T>>(static_cast<ComputeType<T>>(x[i]));
+    }
+  };
+  KOKKOS_FUNCTION Elements of_result(std::int64_t result) const { return {a + RowElement<2>(kept, result).at[1]}; }
+};
+
+KOKKOS_INLINE_FUNCTION bool is_contiguous(const Rows<1>& reduced) { return reduced.unit && reduced.num_outer == 0; }
 
 template <class T>
 struct SquaredDifferences {
@@ -55,7 +71,9 @@ struct RowSum {
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     using C = SumType<T>;
-    const auto total = team_total<C>(team, count, RowTerms<T>{a, kept, reduced}.of_result(team.index()));
+    const auto total = is_contiguous(reduced)
+                           ? team_total<C>(team, count, ContiguousTerms<T>{a, kept}.of_result(team.index()))
+                           : team_total<C>(team, count, StridedTerms<T>{a, kept, reduced}.of_result(team.index()));
     if (team.rank() == 0) out[team.index()] = finish_sum<R, C>(total, divisor);
   }
   void operator()(std::int64_t index) const {
@@ -300,7 +318,13 @@ void sum(Execution on, const View& out, const View& a, int num_reduced, double d
     if (columns) {
       sum_columns(on, to, from, kept, reduced, count, divisor);
     } else if (suits_block_sums(on, results, count)) {
-      sum_by_blocks<R, SumType<T>>(on, "lockstep::sum", to, results, count, divisor, RowTerms<T>{from, kept, reduced});
+      const auto by_blocks = [&](const auto& terms) {
+        sum_by_blocks<R, SumType<T>>(on, "lockstep::sum", to, results, count, divisor, terms);
+      };
+      if (is_contiguous(reduced))
+        by_blocks(ContiguousTerms<T>{from, kept});
+      else
+        by_blocks(StridedTerms<T>{from, kept, reduced});
     } else {
       run_teams(on, "lockstep::sum", results, RowSum<R, T>{to, from, kept, reduced, count, divisor});
     }

@@ -19,11 +19,12 @@ struct Softmax {
   bool logarithm;
   static constexpr std::size_t scratch_bytes = sum_scratch_bytes + TeamRow<ComputeType<T>, T>::scratch_bytes;
   std::int64_t row_length() const { return length; }
+  std::size_t row_scratch_bytes() const { return TeamRow<ComputeType<T>, T>::bytes_of(length); }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     using C = ComputeType<T>;
     const std::int64_t row = team.index(), n = length;
-    const TeamRow<C, T> x(team, a + row * n, n, sum_scratch_bytes);
+    const TeamRow<C, T> x(team, a + row * n, n);
     T* const to = out + row * n;
     const C top = team_largest<C>(team, n, x);
     const bool keeps = x.is_copied() && !logarithm;  // each exponential is then computed once
@@ -89,12 +90,13 @@ struct SoftmaxBackward {
   bool logarithm;
   static constexpr std::size_t scratch_bytes = sum_scratch_bytes + 2 * TeamRow<ComputeType<T>, T>::scratch_bytes;
   std::int64_t row_length() const { return length; }
+  std::size_t row_scratch_bytes() const { return 2 * TeamRow<ComputeType<T>, T>::bytes_of(length); }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     using C = ComputeType<T>;
     const std::int64_t row = team.index(), n = length;
-    const TeamRow<C, T> g(team, grad + row * n, n, sum_scratch_bytes);
-    const TeamRow<C, T> y(team, result + row * n, n, sum_scratch_bytes + TeamRow<C, T>::scratch_bytes);
+    const TeamRow<C, T> g(team, grad + row * n, n);
+    const TeamRow<C, T> y(team, result + row * n, n, 1);
     T* const to = out + row * n;
     const bool logs = logarithm;
     const C sum = team_sum<C>(team, n, [=](std::int64_t i) { return logs ? g(i) : g(i) * y(i); });
@@ -141,6 +143,7 @@ struct Probabilities {
   T factor;
   bool causal;
   static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  std::int64_t row_length() const { return keys; }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     const std::int64_t row = team.index(), n = visible_keys(row, queries, keys, causal);
@@ -265,6 +268,7 @@ struct ProbabilitiesBackward {
   T factor;
   bool causal;
   static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  std::int64_t row_length() const { return keys; }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     const std::int64_t row = team.index(), n = visible_keys(row, queries, keys, causal);
