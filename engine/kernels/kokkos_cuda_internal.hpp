@@ -10,6 +10,7 @@
 #ifdef KOKKOS_ENABLE_CUDA
 #include <Kokkos_Core.hpp>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/device/execution.hpp"
 #include "engine/kernels/kokkos_team_internal.hpp"
@@ -104,10 +105,12 @@ struct RowsBody {
   int rows_of_block;
   int bytes;  // of scratch memory per row
   KOKKOS_FUNCTION void operator()(const Member& member) const {
-    auto* const memory = static_cast<std::byte*>(member.team_scratch(0).get_shmem_aligned(rows_of_block * bytes, 16));
+    auto* const memory =
+        static_cast<std::byte*>(member.team_scratch(0).get_shmem_aligned(element_offset(rows_of_block, bytes), 16));
     const int row_of_block = member.team_rank() / warp;
     const std::int64_t row = std::int64_t{member.league_rank()} * rows_of_block + row_of_block;
-    if (row < count) kernel.team(WarpTeam(row, member.team_rank() % warp, memory + row_of_block * bytes));
+    if (row < count)
+      kernel.team(WarpTeam(row, member.team_rank() % warp, memory + element_offset(row_of_block, bytes)));
   }
 };
 
@@ -138,7 +141,7 @@ void teams(device::Execution on, const char* label, std::int64_t count, const Ke
       std::size_t bytes = 0;
       if constexpr (requires { kernel.row_scratch_bytes(); }) bytes = kernel.row_scratch_bytes();
       const int rows = rows_of_block(count, bytes);
-      return start_teams(on, label, (count + rows - 1) / rows, rows * warp, static_cast<std::size_t>(rows) * bytes,
+      return start_teams(on, label, (count + rows - 1) / rows, rows * warp, bounded_bytes(rows, bytes),
                          RowsBody<Kernel>{kernel, count, rows, static_cast<int>(bytes)});
     }
   }

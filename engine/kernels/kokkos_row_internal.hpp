@@ -12,6 +12,7 @@
 
 #include <Kokkos_Macros.hpp>
 
+#include "engine/core/checked.hpp"
 #include "engine/kernels/kokkos_pack_internal.hpp"
 #include "engine/kernels/kokkos_team_internal.hpp"
 
@@ -22,17 +23,22 @@ class TeamRow {
  public:
   static constexpr std::int64_t longest = short_row;  // that is copied
   static constexpr std::size_t scratch_bytes = sizeof(C[longest]);
-  // Of a row of `count` elements, a multiple of 16; 0 if it is not copied.
-  KOKKOS_FUNCTION static constexpr std::size_t bytes_of(std::int64_t count) {
-    return count > longest ? 0 : (static_cast<std::size_t>(count) * sizeof(C) + 15) / 16 * 16;
+  // The elements of the copy of a row and of the gap behind it, which fills 16 bytes.
+  KOKKOS_FUNCTION static constexpr std::int64_t room_of(std::int64_t count) {
+    constexpr std::int64_t unit = 16 / sizeof(C);
+    return (count + unit - 1) / unit * unit;
+  }
+  // Of the copy of a row of `count` elements; 0 if it is not copied.
+  static std::size_t bytes_of(std::int64_t count) {
+    return count > longest ? 0 : bounded_bytes(room_of(count), sizeof(C));
   }
 
   // All threads of the team construct it together. `number`: of the rows of this length that were constructed before.
   // Ends with a barrier.
   template <class Team>
-  KOKKOS_FUNCTION TeamRow(const Team& team, const T* from, std::int64_t count, std::size_t number = 0) : from_(from) {
+  KOKKOS_FUNCTION TeamRow(const Team& team, const T* from, std::int64_t count, std::int64_t number = 0) : from_(from) {
     if (count > longest) return;
-    C* const copy = reinterpret_cast<C*>(team.row_scratch() + number * bytes_of(count));
+    C* const copy = reinterpret_cast<C*>(team.row_scratch()) + element_offset(number, room_of(count));
     constexpr int width = pack_width<T>;
     const std::int64_t packs = is_aligned_for_packs<width>(from) ? count / width : 0;
     constexpr int at_once = 4, copied_width = pack_width<C>;
