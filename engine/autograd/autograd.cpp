@@ -22,7 +22,8 @@ void require_leaf(const Tensor& tensor, const char* operation) {
                 "use it on a tensor without history");
 }
 
-// An uninitialized gradient. Its dims have the stride order of the leaf, without gaps or overlaps.
+// An uninitialized gradient, without gaps. Its dims have the stride order of a leaf without gaps, and are row-major for
+// any other leaf, as in PyTorch.
 Tensor empty_grad(const Tensor& leaf, const Tensor& grad) {
   device::PurposeScope purpose(device::Purpose::gradient, &leaf.name());
   Tensor made = empty(grad.sizes(), grad.dtype(), grad.device());
@@ -38,7 +39,10 @@ Tensor empty_grad(const Tensor& leaf, const Tensor& grad) {
       dense[static_cast<int>(order[i])] = stride;
       stride = bounded_product(stride, leaf.sizes()[static_cast<int>(order[i])]);
     }
-    made = as_strided(made, grad.sizes(), dense, 0);
+    bool has_gaps = false;
+    for (int dim = 0; dim < leaf.num_dims(); ++dim)
+      has_gaps = has_gaps || (leaf.sizes()[dim] != 1 && leaf.strides()[dim] != dense[dim]);
+    if (!has_gaps) made = as_strided(made, grad.sizes(), dense, 0);
   }
   return sharded_like(made, grad);
 }

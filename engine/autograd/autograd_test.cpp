@@ -127,6 +127,16 @@ TEST_F(Autograd, RunsALeafWhenItsLastGradientArrives) {
   EXPECT_THAT(order, ElementsAre("last", "h", "first"));
 }
 
+TEST_F(Autograd, TellsWhetherALeafHasPostAccumulateHooks) {
+  EXPECT_FALSE(has_post_accumulate_hooks(constant({1})));  // it has no gradient state
+  const Tensor x = leaf({1});
+  EXPECT_FALSE(has_post_accumulate_hooks(x));
+  const HookId id = add_post_accumulate_hook(x, [](const Tensor&) {});
+  EXPECT_TRUE(has_post_accumulate_hooks(x));
+  remove_hook(x, id);
+  EXPECT_FALSE(has_post_accumulate_hooks(x));
+}
+
 TEST_F(Autograd, RunsHooksInOrderOnTheCompleteGradient) {
   const Tensor x = leaf({1, 2});
   std::vector<double> seen;

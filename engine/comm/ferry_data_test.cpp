@@ -71,6 +71,65 @@ TEST_F(FerryData, ACollectiveIsDoneInTheRecorderOfEveryMember) {
   EXPECT_THAT(sum, ::testing::ElementsAre(10, 20, 30));
 }
 
+// The test is the host of all ranks but the first. In memory, the number of rounds of the first rank follows the last
+// member of a group of this size, without a gap.
+TEST(FerryDataOfManyRanks, ACollectiveIsDoneInTheRecorderOfEveryMember) {
+  constexpr int size = 16 - static_cast<int>(sizeof(GroupControl) / sizeof(std::int32_t) % 16);
+  static_assert(size > 1);
+  testing_ferry::Sockets sockets;
+  SocketLink mine(0, testing_ferry::sockets_of(0, sockets.ends[0]));
+  SocketLink theirs(1, testing_ferry::sockets_of(1, sockets.ends[1]));
+  testing_ranks::World world(size, testing_ranks::Kind::threads);
+  WorldControl& control = control_of(*world.host);
+  std::vector<int> members, host_of(size, 1);
+  for (int member = 0; member < size; ++member) members.push_back(member);
+  host_of[0] = 0;
+  Ferry ferry(mine, *world.host, {0, 2, host_of}, 1);
+  FerryPost peer(theirs, 1);
+  find_or_insert_group(control, members, 0).rounds_of(0).ended.store(2'000'000'000);
+  std::thread rank([&] {
+    const testing_ranks::Body body = [](int) {
+      all_reduce(world_group(), testing_ranks::tensor_of(std::vector<float>{1, 2, 3}, DType::float32), ReduceOp::sum);
+    };
+    EXPECT_EQ(testing_ranks::run_rank(world, 0, body, 60.0), "");
+  });
+  // The next message of this kind.
+  const auto next = [&](FerryKind kind) {
+    const auto end = testing_ferry::Clock::now() + std::chrono::seconds(30);
+    for (FerryPost::Received received; testing_ferry::Clock::now() < end;) {
+      ferry.progress();
+      theirs.progress();
+      if (peer.receive(received) && received.kind == kind) return std::string(received.body);
+    }
+    return std::string();
+  };
+  const std::string arrival_bytes = next(FerryKind::arrival);
+  std::string_view rest = arrival_bytes;
+  ArrivalBody arrival{};
+  EXPECT_TRUE(take_body(rest, arrival));
+  for (arrival.member = 1; arrival.member < size; ++arrival.member) peer.send(0, FerryKind::arrival, arrival);
+  const std::string data_bytes = next(FerryKind::data);
+  rest = data_bytes;
+  DataBody data{};
+  EXPECT_TRUE(take_body(rest, data));
+  const float total[] = {10, 20, 30};
+  data.member = -1;
+  peer.send(0, FerryKind::data, data, {reinterpret_cast<const char*>(total), sizeof total});
+  const auto num_done = [&] {
+    int found = 0;
+    for (int member = 1; member < size; ++member)
+      found += control.rank(member).records[0].state.load() == CollectiveState::done ? 1 : 0;
+    return found;
+  };
+  for (const auto end = testing_ferry::Clock::now() + std::chrono::seconds(30);
+       num_done() < size - 1 && testing_ferry::Clock::now() < end;) {
+    ferry.progress();
+    theirs.progress();
+  }
+  EXPECT_EQ(num_done(), size - 1);
+  rank.join();
+}
+
 // The sum comes when the rank of this host has given up. Its record is its own.
 TEST_F(FerryData, ASumThatComesTooLateLeavesTheFailedCallFailed) {
   std::string failure;

@@ -40,8 +40,10 @@ device::Role role_of(Operation operation, bool async) {
       return device::Role::reduce_scatter;
     case Operation::all_reduce:
       return device::Role::all_reduce;
+    // On the compute stream, an asynchronous one would hold up all work until its peers come, and order its result
+    // before every later read.
     default:
-      return device::Role::compute;
+      return async ? device::Role::exchange : device::Role::compute;
   }
 }
 
@@ -204,11 +206,8 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
   device::Stream& stream =
       call.stream != nullptr ? *call.stream : device::stream(device, role_of(request.operation, call.async));
   // A failed stream refuses the call here, before it takes a sequence number of its group: peers do not wait for it.
-  if (&stream == &caller) {
-    stream.rethrow_failure();
-  } else {
-    stream.wait(caller.record());
-  }
+  caller.rethrow_failure();
+  if (&stream != &caller) stream.wait(caller.record());
   communicator.count_waiter(stream);
   RankState& own = *communicator.state();
   const bool is_apart = !device::capabilities_of(device).runs_on_host;

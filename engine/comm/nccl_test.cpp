@@ -2,6 +2,9 @@
 // are those of every transport (transport_conformance_test.cpp).
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
+#include <string>
+#include <system_error>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -154,6 +157,27 @@ TEST(Nccl, OpensTheCommunicatorsOfTwoStreamsAtOnce) {
       const std::vector<float> values = values_of<float>(all);
       for (std::size_t m = 0; m < 3; ++m) require(values[m * count] == static_cast<float>(members[m]), "a wrong part");
     } while (std::next_permutation(members.begin(), members.end()));
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+// Ids whose communicators are not open on all members. The stand-in has a file for each.
+int num_waiting_ids() {
+  int found = 0;
+  for (const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code closed_meanwhile;
+    const std::string file = std::filesystem::read_symlink(each, closed_meanwhile).string();
+    found += file.find("stand-in of a communicator") != std::string::npos ? 1 : 0;
+  }
+  return found;
+}
+
+TEST(Nccl, MakesOneIdPerCommunicator) {
+  const auto failures = run_on_gpus(4, [](int, RecordingNccl&) {
+    sum_once(1);
+    exchange(world_group(), "", "all have their sums");
+    require(num_waiting_ids() == 0, str(num_waiting_ids(), " ids that no communicator uses"));
+    exchange(world_group(), "", "all have counted");
   });
   EXPECT_THAT(failures, Each(""));
 }

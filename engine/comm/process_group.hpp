@@ -114,7 +114,7 @@ struct Call {
   bool async = false;  // false: the current stream has waited for the collective when the call returns
   // The stream of the collective; it waits for the current stream first. The default depends on the operation: the
   // all_gather, reduce_scatter or all_reduce stream of the tensor's device; copy_out and copy_in for an asynchronous
-  // send and receive; compute for all others.
+  // send and receive, and exchange for the other asynchronous ones; compute for all others.
   device::Stream* stream = nullptr;
   // "model.module", for the log and messages. In data_parallel and start_up calls all members must give the same owner.
   std::string owner = {};
@@ -183,7 +183,8 @@ std::string_view name_of(SumOrder order);
 void set_sum_order(SumOrder order, device::Device device);
 SumOrder sum_order();
 
-// The streams that collectives between all members use unless a call names another.
+// The streams that collectives between all members use unless a call names another, but for exchange: a program rarely
+// broadcasts, gathers, scatters or exchanges asynchronously.
 inline constexpr std::array streams_of_collectives = {device::Role::compute, device::Role::all_gather,
                                                       device::Role::reduce_scatter, device::Role::all_reduce};
 // Opens what the collectives of the group need on these streams of the device: with NCCL a communicator per stream, so

@@ -294,9 +294,12 @@ TEST(SocketLink, WakesByItsDescriptor) {
 TEST(SocketLink, TakesBytesThatAreNoFrameAsTheEndOfTheConnection) {
   auto sockets = pairs_of(2);
   SocketLink link(0, sockets[0]);
+  link.send(1, Channel::launcher, noise(10'000'000, 8));  // more than the socket takes
+  EXPECT_FALSE(link.has_sent_all());
   const std::string noise_bytes = noise(100, 9);
   ASSERT_EQ(::write(sockets[1][0], noise_bytes.data(), noise_bytes.size()), 100);
   EXPECT_TRUE(soon([&] { return !link.is_alive(1); }));
+  EXPECT_TRUE(link.has_sent_all()) << "what remains goes nowhere";
   ::close(sockets[1][0]);
 }
 

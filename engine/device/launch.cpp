@@ -46,8 +46,12 @@ auto give_to_queue(Stream& stream, std::span<const Access> accesses, const F& is
 
 }  // namespace
 
-Pointers LaunchDetail::prepare(Stream& stream, const char* name, std::span<const Access> accesses, bool copy) {
-  flush(stream);  // throws an earlier failure before the order check counts the accesses
+Pointers LaunchDetail::prepare(Stream& stream, const char* name, std::span<const Access> accesses, Kind kind) {
+  // Throws an earlier failure before the order check counts the accesses.
+  if (kind == Kind::in_halves)
+    stream.queue_->flush_before(accesses);
+  else
+    flush(stream);
   Pointers pointers(stream.execution_);
   StreamState& state = *stream.state_;
   OrderCheck& order = state.runtime->order();
@@ -62,7 +66,7 @@ Pointers LaunchDetail::prepare(Stream& stream, const char* name, std::span<const
     if (access.offset > memory.bytes() || access.bytes > memory.bytes() - access.offset) [[unlikely]] {
       fail_range(stream, name, access);
     }
-    if (memory.device() != stream.device_ && !(copy && is_host(memory.device()))) [[unlikely]] {
+    if (memory.device() != stream.device_ && !(kind == Kind::copy && is_host(memory.device()))) [[unlikely]] {
       fail_device(stream, name, access);
     }
     if (check) order.access(state.clock, name, PointerAccess::shadow(memory), access);
@@ -115,7 +119,7 @@ void LaunchDetail::enqueue(Stream& stream, const char* name, std::span<const Acc
 }
 
 void launch_deferred(Stream& stream, const char* name, std::span<const Access> accesses, Body start, Body finish) {
-  Pointers pointers = LaunchDetail::prepare(stream, name, accesses, false);
+  Pointers pointers = LaunchDetail::prepare(stream, name, accesses, LaunchDetail::Kind::in_halves);
   LaunchDetail::defer(stream, name, accesses, std::move(pointers), std::move(start), std::move(finish));
 }
 
@@ -148,7 +152,8 @@ void LaunchDetail::defer(Stream& stream, const char* name, std::span<const Acces
     }
   }
   Queue& queue = *stream.queue_;
-  give_to_queue(stream, accesses, [&] { queue.issue_in_halves(start, std::move(finish), std::move(pointers)); });
+  give_to_queue(stream, accesses,
+                [&] { queue.issue_in_halves(start, std::move(finish), std::move(pointers), accesses); });
 }
 
 void copy_bytes(Stream& stream, const Access& to, const Access& from) {
@@ -164,7 +169,7 @@ void copy_bytes(Stream& stream, const Access& to, const Access& from) {
   const bool crosses = !is_host(stream.device()) && (on_host(to) || on_host(from));
   // The copy runs after the launches that the host's current stream has so far.
   if (crosses) stream.wait(current_stream(host_device).record());
-  Pointers pointers = LaunchDetail::prepare(stream, "copy", accesses, true);
+  Pointers pointers = LaunchDetail::prepare(stream, "copy", accesses, LaunchDetail::Kind::copy);
   LaunchDetail::run_or_enqueue(stream, "copy", accesses, std::move(pointers),
                                [&backend = Runtime::current().backend_of(stream.device()), bytes = to.bytes](
                                    const Pointers& p) { backend.copy(p.execution(), p.at(0), p.at(1), bytes); });
@@ -191,7 +196,7 @@ void read_to_host(void* to, Memory& from, std::size_t offset, std::size_t bytes)
   if (bytes == 0) return;
   Stream& stream = current_stream(from.device());
   const Access accesses[] = {{&from, offset, bytes, Mode::read}};
-  const Pointers pointers = LaunchDetail::prepare(stream, "read_to_host", accesses, false);
+  const Pointers pointers = LaunchDetail::prepare(stream, "read_to_host", accesses, LaunchDetail::Kind::kernel);
   stream.synchronize();
   Runtime::current().backend_of(from.device()).read(stream.execution(), to, pointers.at(0), bytes);
 }
@@ -200,7 +205,7 @@ void write_from_host(Memory& to, std::size_t offset, const void* from, std::size
   if (bytes == 0) return;
   Stream& stream = current_stream(to.device());
   const Access accesses[] = {{&to, offset, bytes, Mode::write}};
-  const Pointers pointers = LaunchDetail::prepare(stream, "write_from_host", accesses, false);
+  const Pointers pointers = LaunchDetail::prepare(stream, "write_from_host", accesses, LaunchDetail::Kind::kernel);
   stream.synchronize();
   Runtime::current().backend_of(to.device()).write(stream.execution(), pointers.at(0), from, bytes);
 }
@@ -210,7 +215,7 @@ void delay(Stream& stream, double milliseconds) {
   if (!(milliseconds >= 0 && milliseconds <= max_milliseconds))
     throw Error(str("delay: ", milliseconds, " milliseconds"), str("give 0 to ", max_milliseconds, " (one hour)"));
   LaunchDetail::enqueue(
-      stream, "delay", {}, LaunchDetail::prepare(stream, "delay", {}, false),
+      stream, "delay", {}, LaunchDetail::prepare(stream, "delay", {}, LaunchDetail::Kind::kernel),
       [milliseconds](const Pointers&) {
         if (schedule::self() != nullptr) return;  // the schedule decides how late the stream is
         std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));

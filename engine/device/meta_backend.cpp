@@ -10,7 +10,7 @@ namespace {
 class DroppingQueue final : public Queue {
  public:
   void issue(Body, Pointers, bool) override {}
-  void issue_in_halves(const Body&, Body, Pointers) override {}
+  void issue_in_halves(const Body&, Body, Pointers, std::span<const Access>) override {}
   void issue_wait(const std::shared_ptr<Queue>&, std::uint64_t) override {}
   std::uint64_t last_number() const override { return 0; }
   void await(std::uint64_t) override {}

@@ -162,5 +162,18 @@ TEST(Pool, ReturnsNullWhenTheArenaIsExhausted) {
   EXPECT_FALSE(grew);
 }
 
+TEST(Pool, TakesPagesAtTheEndOfAnArenaThatHasNoRoomForAChunk) {
+  Arena arena = Arena::map_private(std::size_t{96} << 10);
+  Pool pool(&arena);
+  bool grew = false;
+  ASSERT_NE(pool.allocate(std::size_t{60} << 10, grew), nullptr);
+  EXPECT_EQ(arena.used_bytes(), std::size_t{64} << 10);  // the smallest chunk
+  ASSERT_NE(pool.allocate(std::size_t{20} << 10, grew), nullptr);
+  EXPECT_TRUE(grew);
+  EXPECT_EQ(arena.used_bytes(), std::size_t{84} << 10);
+  EXPECT_EQ(pool.allocate(std::size_t{20} << 10, grew), nullptr);
+  EXPECT_EQ(arena.used_bytes(), std::size_t{84} << 10);
+}
+
 }  // namespace
 }  // namespace lockstep::device

@@ -205,6 +205,14 @@ TEST_F(ProtectionDeathTest, AWorldThatEndsForgetsTheMemoryOfItsRanks) {
   EXPECT_EQ(protected_region_with(base).base, nullptr);
 }
 
+TEST_F(ProtectionDeathTest, AWorldThatCannotBeMappedLeavesOthersProtected) {
+  const auto world = HostWorld::create(1, Sharing::threads, std::size_t{1} << 20, std::size_t{1} << 16);
+  const HostWorld::Region area = world->arena(Kind::sim, 0);
+  protect(area);
+  EXPECT_THROW(HostWorld::create(2, Sharing::threads, std::size_t{1} << 50), Error);
+  EXPECT_EQ(protected_region_with(area.base).base, area.base);
+}
+
 TEST_F(ProtectionDeathTest, PagesThatTheSystemDoesNotCloseEndTheProcess) {
   if (protection() != Protection::pages) GTEST_SKIP() << "a region without a key is merely not protected";
   const Arena arena = Arena::map_private(8192);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "engine/device/stream.hpp"
 
@@ -42,9 +43,9 @@ class Queue {
   // Runs the body now, as an item, if all items so far have run. An error of the body is kept for the next call. A
   // queue may leave it to issue().
   virtual bool run_if_idle(Call, const void*, const Pointers&) { return false; }
-  // An item in two halves. A queue that runs inline runs the first half now, and the second one before its next item
-  // or when the item is awaited.
-  virtual void issue_in_halves(const Body& start, Body finish, Pointers pointers) = 0;
+  // An item in two halves. A queue that runs inline runs the first half now, and the second one when the item is
+  // awaited, or before its next item that is no item in halves on other memory.
+  virtual void issue_in_halves(const Body& start, Body finish, Pointers pointers, std::span<const Access> accesses) = 0;
   // Items issued from now on run after item `number` of the other queue.
   virtual void issue_wait(const std::shared_ptr<Queue>& other, std::uint64_t number) = 0;
   // No item. A queue that runs inline keeps no failure.
@@ -66,6 +67,8 @@ class Queue {
   // Host: whether items wait for flush(). Only queues that run inline have such items.
   bool has_deferred() const { return has_deferred_; }
   virtual void flush() {}
+  // Before an item in halves with these accesses: runs the items that it depends on.
+  virtual void flush_before(std::span<const Access>) {}
 
  protected:
   bool has_deferred_ = false;

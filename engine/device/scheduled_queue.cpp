@@ -35,7 +35,7 @@ void ScheduledQueue::issue(Body body, Pointers pointers, bool) {
   push(std::move(item));
 }
 
-void ScheduledQueue::issue_in_halves(const Body& start, Body finish, Pointers pointers) {
+void ScheduledQueue::issue_in_halves(const Body& start, Body finish, Pointers pointers, std::span<const Access>) {
   Item item;
   item.body = start;
   item.finish = std::move(finish);

@@ -23,7 +23,7 @@ class ScheduledQueue final : public Queue {
       : name_(std::move(name)), rank_(rank), activity_(activity) {}
 
   void issue(Body body, Pointers pointers, bool may_block) override;
-  void issue_in_halves(const Body& start, Body finish, Pointers pointers) override;
+  void issue_in_halves(const Body& start, Body finish, Pointers pointers, std::span<const Access>) override;
   void issue_wait(const std::shared_ptr<Queue>& other, std::uint64_t number) override;
   void rethrow_failure() override;
   std::uint64_t last_number() const override { return issued_; }

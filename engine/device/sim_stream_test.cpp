@@ -94,6 +94,18 @@ TEST(Sim, RunsLaunchesOnTheHostWhenIdleOrWaiting) {
   EXPECT_EQ(ran_on, std::this_thread::get_id());
 }
 
+TEST(Sim, ReadsAndWritesOfNoBytesWaitForNothing) {
+  OneRank rank;
+  const MemoryPtr memory = allocate(sim, 4);
+  launch(current_stream(sim), "fails", {}, [](const Pointers&) { throw Error("it failed"); });
+  std::byte bytes[4] = {};
+  EXPECT_NO_THROW(write_from_host(*memory, 4, bytes, 0));
+  EXPECT_NO_THROW(read_to_host(bytes, *memory, 4, 0));
+  EXPECT_THAT(message_of([&] { write_from_host(*memory, 0, bytes, 4); }), HasSubstr("it failed"));
+  EXPECT_THAT(message_of([&] { read_to_host(bytes, *memory, 0, 4); }), HasSubstr("it failed"));
+  clear_failures();
+}
+
 TEST(Sim, PropagatesAFailureToWaitingStreams) {
   OneRank rank;
   Stream& compute = current_stream(sim);

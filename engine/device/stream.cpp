@@ -9,8 +9,8 @@
 namespace lockstep::device {
 
 namespace {
-constexpr std::array<std::string_view, num_roles> role_names = {"compute",        "copy_in",    "all_gather",
-                                                                "reduce_scatter", "all_reduce", "copy_out"};
+constexpr std::array<std::string_view, num_roles> role_names = {
+    "compute", "copy_in", "all_gather", "reduce_scatter", "all_reduce", "copy_out", "exchange"};
 }
 
 std::string_view name_of(Role role) { return role_names[static_cast<std::size_t>(role)]; }

@@ -36,8 +36,8 @@
 
 namespace lockstep::device {
 
-enum class Role : std::uint8_t { compute, copy_in, all_gather, reduce_scatter, all_reduce, copy_out };
-inline constexpr int num_roles = 6;
+enum class Role : std::uint8_t { compute, copy_in, all_gather, reduce_scatter, all_reduce, copy_out, exchange };
+inline constexpr int num_roles = 7;
 std::string_view name_of(Role role);
 
 enum class Mode : std::uint8_t { read, write, update };  // update: reads, then writes
@@ -152,10 +152,11 @@ class StreamScope {
 using Body = std::function<void(const Pointers&)>;
 
 struct LaunchDetail {
+  // A copy may access cpu memory on any stream. A launch in halves leaves earlier ones on other memory unfinished.
+  enum class Kind : std::uint8_t { kernel, copy, in_halves };
   // Finishes the deferred launches of an inline stream, runs the order check and returns the pointers. Throws Error if
-  // an access is outside its block, or if its block is on another device than the stream. With `copy`, cpu memory is
-  // allowed on any stream.
-  static Pointers prepare(Stream& stream, const char* name, std::span<const Access> accesses, bool copy);
+  // an access is outside its block, or if its block is on another device than the stream.
+  static Pointers prepare(Stream& stream, const char* name, std::span<const Access> accesses, Kind kind);
   // Runs the body now if the stream is inline or idle; otherwise enqueues it.
   template <class F>
   static void run_or_enqueue(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers,
@@ -189,7 +190,8 @@ struct LaunchDetail {
 // stream.
 template <class F>
 void launch(Stream& stream, const char* name, std::span<const Access> accesses, F&& body) {
-  LaunchDetail::run_or_enqueue(stream, name, accesses, LaunchDetail::prepare(stream, name, accesses, false),
+  LaunchDetail::run_or_enqueue(stream, name, accesses,
+                               LaunchDetail::prepare(stream, name, accesses, LaunchDetail::Kind::kernel),
                                std::forward<F>(body));
 }
 template <class F>
@@ -197,10 +199,10 @@ void launch(Stream& stream, const char* name, std::initializer_list<Access> acce
   launch(stream, name, std::span<const Access>(accesses.begin(), accesses.size()), std::forward<F>(body));
 }
 
-// Launches a body in two halves. On an inline stream, `start` runs now and must not block. `finish` runs before the
-// next launch on the stream, at its synchronization, or when an event recorded after this launch is waited for. On
-// other streams both run on the worker, one after the other. Launches that nothing waited for are abandoned at the end
-// of the rank.
+// Launches a body in two halves. On an inline stream, `start` runs now and must not block. `finish` runs at the
+// stream's synchronization, when an event recorded after this launch is waited for, or before the next launch on the
+// stream, unless that is one in halves and neither writes memory that the other accesses. On other streams both run on
+// the worker, one after the other. Launches that nothing waited for are abandoned at the end of the rank.
 void launch_deferred(Stream& stream, const char* name, std::span<const Access> accesses, Body start, Body finish);
 
 // Copies bytes between blocks of one device, or of one and cpu. `stream` belongs to the device of one of them. A copy

@@ -16,7 +16,7 @@ void WorkerQueue::issue(Body body, Pointers pointers, bool may_block) {
   push(std::move(item), may_block);
 }
 
-void WorkerQueue::issue_in_halves(const Body& start, Body finish, Pointers pointers) {
+void WorkerQueue::issue_in_halves(const Body& start, Body finish, Pointers pointers, std::span<const Access>) {
   issue(
       [start, finish = std::move(finish)](const Pointers& p) {
         start(p);

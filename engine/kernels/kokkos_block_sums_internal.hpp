@@ -52,9 +52,21 @@ struct AddInOrder {
   Finish finish;
 
   static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  // total + terms[0] + terms[1] + ..., with the loads of several terms under way together.
+  KOKKOS_INLINE_FUNCTION static TotalType<T> added(TotalType<T> total, const TotalType<T>* terms, std::int64_t count) {
+    constexpr int at_once = 16;
+    std::int64_t i = 0;
+    for (; i + at_once <= count; i += at_once) {
+      TotalType<T> next[at_once];
+      for (int k = 0; k < at_once; ++k) next[k] = terms[i + k];
+      for (int k = 0; k < at_once; ++k) total += next[k];
+    }
+    for (; i < count; ++i) total += terms[i];
+    return total;
+  }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
-    T* const next = reinterpret_cast<T*>(team.scratch());
+    auto* const next = reinterpret_cast<TotalType<T>*>(team.scratch());
     const std::int64_t result = team.index() / groups, begin = (team.index() - result * groups) * group;
     const std::int64_t end = count - begin < group ? count : begin + group;
     const T* const from = terms + result * count;
@@ -63,8 +75,7 @@ struct AddInOrder {
       const std::int64_t here = end - first < team_slots ? end - first : team_slots;
       for_each_of(team, here, [=](std::int64_t i) { next[i] = from[first + i]; });
       team.barrier();
-      if (team.rank() == 0)
-        for (std::int64_t i = 0; i < here; ++i) total += next[i];
+      if (team.rank() == 0) total = added(total, next, here);
       team.barrier();
     }
     if (team.rank() == 0) out[team.index()] = finish(total);

@@ -65,9 +65,14 @@ class TeamRow {
   KOKKOS_FORCEINLINE_FUNCTION C operator()(std::int64_t i) const {
     return copy_ != nullptr ? copy_[i] : static_cast<C>(from_[i]);
   }
-  // Replaces element i of the copy, which later passes then read.
   KOKKOS_FORCEINLINE_FUNCTION bool is_copied() const { return copy_ != nullptr; }
-  KOKKOS_FORCEINLINE_FUNCTION void replace(std::int64_t i, C value) const { copy_[i] = value; }
+  // Replaces each element x of the copy by f(x), which later passes then read. Ends with a barrier.
+  template <class Team, class F>
+  KOKKOS_FORCEINLINE_FUNCTION void replace(const Team& team, std::int64_t count, const F& f) const {
+    const C* const copy = copy_;
+    store_each_of(team, copy_, count, [=](std::int64_t i) { return f(copy[i]); });
+    team.barrier();
+  }
 
  private:
   const T* from_;

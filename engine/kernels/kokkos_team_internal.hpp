@@ -78,6 +78,21 @@ KOKKOS_INLINE_FUNCTION void for_each_of(const Team& team, std::int64_t count, co
   for (std::int64_t i = team.rank(); i < count; i += team.size()) f(i);
 }
 
+// to[i] = f(i) for i < count, shared among the threads as in for_each_of. A thread computes several values before it
+// stores the first, so that their loads are under way together.
+template <class Team, class T, class F>
+KOKKOS_INLINE_FUNCTION void store_each_of(const Team& team, T* to, std::int64_t count, const F& f) {
+  constexpr int at_once = 8;
+  const std::int64_t step = team.size();
+  std::int64_t i = team.rank();
+  for (; i + (at_once - 1) * step < count; i += at_once * step) {
+    T values[at_once];
+    for (int k = 0; k < at_once; ++k) values[k] = f(i + k * step);
+    for (int k = 0; k < at_once; ++k) to[i + k * step] = values[k];
+  }
+  for (; i < count; i += step) to[i] = f(i);
+}
+
 // Adds the upper half of the first 2 * half lanes to the lower one, and so on. The sizes are constants, because a GPU
 // divides slowly by others.
 template <int half, int width, class C, class Team>

@@ -38,15 +38,18 @@ struct Norm {
       return off * off;
     });
     const C rstd = C(1) / std::sqrt(squares / count + eps);
-    for_each_of(team, n, [&](std::int64_t i) {
-      const C off = (from(i) - mean) * rstd;
-      if (weight && bias)
-        to[i] = static_cast<T>(math::fma(off, static_cast<C>(weight[i]), static_cast<C>(bias[i])));
-      else if (weight)
-        to[i] = static_cast<T>(off * static_cast<C>(weight[i]));
-      else
-        to[i] = static_cast<T>(off + (bias ? static_cast<C>(bias[i]) : C(0)));
-    });
+    const T* const w = weight;
+    const T* const b = bias;
+    const auto off = [=](std::int64_t i) { return (from(i) - mean) * rstd; };
+    if (w && b)
+      store_each_of(team, to, n, [=](std::int64_t i) {
+        return static_cast<T>(math::fma(off(i), static_cast<C>(w[i]), static_cast<C>(b[i])));
+      });
+    else if (w)
+      store_each_of(team, to, n, [=](std::int64_t i) { return static_cast<T>(off(i) * static_cast<C>(w[i])); });
+    else
+      store_each_of(team, to, n,
+                    [=](std::int64_t i) { return static_cast<T>(off(i) + (b ? static_cast<C>(b[i]) : C(0))); });
     if (team.rank() != 0) return;
     if (centred) means[row] = mean;
     rstds[row] = rstd;
@@ -115,8 +118,8 @@ struct NormBackward {
     const C total = centred ? team_sum<C>(team, n, [&](std::int64_t i) { return dy(i) * w(i); }) : C(0);
     const C slope = math::fma(total, mean, -dot) * rstd * rstd * rstd * inverse;
     const C level = math::fma(-slope, mean, -(total * rstd * inverse));
-    for_each_of(team, n, [&](std::int64_t i) {
-      to[i] = static_cast<T>(math::fma(slope, from(i), rstd * dy(i) * w(i)) + level);
+    store_each_of(team, to, n, [=](std::int64_t i) {
+      return static_cast<T>(math::fma(slope, from(i), rstd * dy(i) * w(i)) + level);
     });
   }
 

@@ -78,7 +78,7 @@ struct RowSum {
   }
   void operator()(std::int64_t index) const {
     using C = SumType<T>;
-    std::int64_t row = kept.num_rows > 0 ? index / kept.length : 0;
+    std::int64_t row = index / kept.length;
     const std::int64_t along = index - row * kept.length;
     const T* x = a + along * kept.step[1];
     for (int dim = kept.num_outer - 1; dim >= 0; --dim) {

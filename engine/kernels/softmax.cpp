@@ -28,19 +28,17 @@ struct Softmax {
     T* const to = out + row * n;
     const C top = team_largest<C>(team, n, x);
     const bool keeps = x.is_copied() && !logarithm;  // each exponential is then computed once
-    const C sum = team_sum<C>(team, n, [=](std::int64_t i) {
-      const C power = math::exp(x(i) - top);
-      if (keeps) x.replace(i, power);
-      return power;
-    });
-    const C log_sum = logarithm ? math::log(sum) : C(0), inverse = C(1) / sum;
-    for_each_of(team, n, [&](std::int64_t i) {
-      const C value = x(i);
-      if (logarithm)
-        to[i] = static_cast<T>((value - top) - log_sum);
-      else
-        to[i] = static_cast<T>((keeps ? value : math::exp(value - top)) * inverse);
-    });
+    if (keeps) x.replace(team, n, [=](C value) { return math::exp(value - top); });
+    const C sum =
+        keeps ? team_sum<C>(team, n, x) : team_sum<C>(team, n, [=](std::int64_t i) { return math::exp(x(i) - top); });
+    if (logarithm) {
+      const C log_sum = math::log(sum);
+      store_each_of(team, to, n, [=](std::int64_t i) { return static_cast<T>((x(i) - top) - log_sum); });
+    } else {
+      const C inverse = C(1) / sum;
+      store_each_of(team, to, n,
+                    [=](std::int64_t i) { return static_cast<T>((keeps ? x(i) : math::exp(x(i) - top)) * inverse); });
+    }
   }
   void operator()(std::int64_t row) const {
     using C = ComputeType<T>;
@@ -100,9 +98,9 @@ struct SoftmaxBackward {
     T* const to = out + row * n;
     const bool logs = logarithm;
     const C sum = team_sum<C>(team, n, [=](std::int64_t i) { return logs ? g(i) : g(i) * y(i); });
-    for_each_of(team, n, [=](std::int64_t i) {
+    store_each_of(team, to, n, [=](std::int64_t i) {
       const C of = y(i), by = g(i);
-      to[i] = static_cast<T>(logs ? by - math::exp(of) * sum : of * (by - sum));
+      return static_cast<T>(logs ? by - math::exp(of) * sum : of * (by - sum));
     });
   }
   void operator()(std::int64_t row) const {

@@ -86,7 +86,7 @@ void FlatParameterShards::show_full(const std::vector<Tensor>& full) {
 void FlatParameterShards::hide_full() {
   for (const Parameter& parameter : parameters_) {
     const Tensor& shown = parameter.slots.front().get().tensor;
-    if (!options_.original_parameters || !holds_full_ || !shown.defined()) continue;
+    if (!options_.original_parameters || !shown.defined()) continue;
     if (lockstep::requires_grad(shown) != parameter.requires_grad())  // frozen or thawed in the meantime
       set_requires_grad(parameter.view, lockstep::requires_grad(shown));
   }

@@ -111,6 +111,25 @@ TEST(FlatShardOptions, AModuleWithoutParametersIsAUnitWithoutCollectives) {
             "");
 }
 
+// A buffer may lack a tensor, as a buffer of PyTorch that is None. It is neither moved nor sent nor cast.
+TEST(FlatShardOptions, ABufferMayHaveNoTensor) {
+  EXPECT_EQ(run(2,
+                [](int rank) {
+                  const nn::ModulePtr model = linear(3, 2, 1);
+                  model->add_buffer("without", Tensor());
+                  model->add_buffer("shift", full({2}, 5.0 + rank, DType::float32, {}));
+                  flat_shard(model, {.mixed_precision = {.buffer = DType::float64},
+                                     .sync_module_states = true,
+                                     .device = device::Device{}});
+                  model->call(rows(2, {2, 3}));
+                  require(!model->buffers[0].tensor.defined(), "a tensor in the first buffer");
+                  const Tensor& shift = model->buffers[1].tensor;
+                  require(shift.dtype() == DType::float64, "the type of the second buffer");
+                  require(to_doubles(shift) == std::vector<double>{5.0, 5.0}, "values of another rank than the first");
+                }),
+            "");
+}
+
 // Frozen parameters of a unit of original parameters keep their values and get no gradient.
 TEST(FlatShardOptions, FreezesSomeParametersOfAUnit) {
   EXPECT_EQ(run(2,

@@ -141,7 +141,6 @@ Tensor rdiv(Number a, const Tensor& b) {
   return with_number("rdiv", kernels::rdiv_number, as_floating("rdiv", b), a.value());
 }
 Tensor pow(const Tensor& a, Number exponent) {
-  require_defined("pow", a);
   const bool keeps_integers = exponent.is_integer() && exponent.integer() >= 0;
   const Tensor base = keeps_integers ? for_number("pow", a, exponent) : as_floating("pow", a);
   return with_number("pow", kernels::pow_number, base, exponent.value());

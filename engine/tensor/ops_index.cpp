@@ -49,7 +49,7 @@ void add_slices(const Tensor& to, int dim, const Tensor& index, const Tensor& va
     throw Error(str("index_add_: the value is ", to_text(value.sizes()), ", not ", to_text(sizes)),
                 "give one row of the value per index");
   require_not_expanded("index_add_", to);
-  if (to.is_meta() || value.num_elements() == 0) return to.bump_version();
+  if (value.num_elements() == 0) return to.bump_version();
   const bool rounds = is_floating(to.dtype()) && size_of(to.dtype()) == 2;
   if (rounds || !to.is_contiguous()) {
     // 16-bit sums are rounded once, after all rows of an index have been added.

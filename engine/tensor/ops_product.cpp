@@ -55,7 +55,7 @@ void matmul_into(const Tensor& out, const Tensor& a, const Tensor& b) {
   LOCKSTEP_CHECK(
       a.num_dims() >= 2 && a.num_dims() == b.num_dims() && out.num_dims() == a.num_dims() && a.size(-1) == b.size(-2),
       "matmul into ", describe(out), ": ", describe(a), " x ", describe(b));
-  if (out.is_meta() || out.num_elements() == 0) return;
+  if (out.num_elements() == 0) return;
   if (product_type(a.dtype()) != a.dtype()) return copy_(out, matmul(a, b));
   run_kernel("matmul", kernels::matmul, out, product_operand(a), product_operand(b));
 }
@@ -81,7 +81,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   if (!row) out_sizes.push_back(m);
   if (!column) out_sizes.push_back(n);
   const Tensor out = empty(out_sizes, a.dtype(), a.device());
-  if (out.is_meta() || out.num_elements() == 0) return out;
+  if (out.num_elements() == 0) return out;
 
   Dims full = batch;
   full.push_back(m);
@@ -123,7 +123,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor* bias) {
   Dims out_sizes = x.sizes();
   out_sizes[out_sizes.size() - 1] = weight.size(0);
   const Tensor out = empty(out_sizes, x.dtype(), x.device());
-  if (out.is_meta() || out.num_elements() == 0) return out;
+  if (out.num_elements() == 0) return out;
   const std::int64_t rows = out.num_elements() / weight.size(0);
   const Tensor flat = product_operand(x.num_dims() == 2 ? x : view(contiguous(x), Dims{rows, x.size(-1)}));
   const Tensor flat_out = view(out, Dims{rows, weight.size(0)});

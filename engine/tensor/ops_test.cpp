@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -237,6 +239,24 @@ TEST_F(RawOps, InPlaceOperationsReadOldValuesOfOverlappingMemory) {
   EXPECT_THAT(to_doubles(square), ElementsAre(2, 4, 6, 8));
 }
 
+// Element i of both views begins at element 2 i of their types, so that a float64 covers a later float32.
+TEST_F(RawOps, CopiesReadOldValuesOfAnotherTypeInTheSameMemory) {
+  constexpr std::int64_t count = 100;
+  const Tensor memory = zeros({2 * count}, DType::float64, cpu);
+  const auto view_as = [&memory](DType dtype) {
+    auto impl = std::make_shared<TensorImpl>();
+    impl->storage = memory.storage();
+    impl->sizes = Dims{count};
+    impl->strides = Dims{2};
+    impl->dtype = dtype;
+    return Tensor(std::move(impl));
+  };
+  const Tensor from = view_as(DType::float32), to = view_as(DType::float64);
+  copy_(from, arange(0, count, 1, DType::float32, cpu));
+  copy_(to, from);
+  EXPECT_EQ(to_doubles(to), to_doubles(arange(0, count, 1, DType::float64, cpu)));
+}
+
 TEST_F(RawOps, InPlaceOperationsRefuseOperandsThatShareSomeElements) {
   const Tensor a = floats({1, 2, 3, 4, 5}, {5}), square = floats({1, 2, 3, 4}, {2, 2});
   const auto refusal = HasSubstr("shares some elements with");
@@ -356,6 +376,8 @@ TEST_F(RawOps, Float32ProductsAreExactOnRequest) {
   set_float32_products_exact(false);
   EXPECT_FALSE(are_float32_products_exact());
 }
+
+TEST(RawProducts, AreNotExactOutsideOfARank) { EXPECT_FALSE(are_float32_products_exact()); }
 
 // If the heads of a row are adjacent in the queries, they are adjacent in the result, and transposing it is a view.
 TEST_F(RawOps, AttentionKeepsTheStridesOfItsQueries) {

@@ -83,6 +83,42 @@ steps:
   - expect: y != none
 )yaml";
 
+// The sums of rows are computed in float32, and so are products.
+constexpr const char* looks_up = R"yaml(ranks: {world_size: [2]}
+steps:
+  - model: {build: "Sequential(Embedding(4096, 64), Linear(64, 64))", dtype: bfloat16}
+    as: model
+  - fully_shard: model
+  - optimizer: {type: Adam, model: model, lr: 0.5}
+    as: adam
+  - repeat: 2
+    steps:
+      - forward: {y: "sum(model(tensor([1, 2, 3])))"}
+      - backward: y
+      - step: adam
+      - zero_grad: adam
+  - expect: y != none
+)yaml";
+
+// Each gradient is cast from the output of its reduction, and the second one is added to the first.
+constexpr const char* reduces_in_sixteen_bits = R"yaml(ranks: {world_size: [2]}
+steps:
+  - model: Sequential(Linear(512, 64), Linear(64, 64))
+    as: model
+  - fully_shard: {modules: [model.1, model], mixed_precision: {param: bfloat16}}
+  - optimizer: {type: Adam, model: model, lr: 0.5}
+    as: adam
+  - repeat: 2
+    steps:
+      - repeat: 2
+        steps:
+          - forward: {y: "sum(model(ones([3, 512])))"}
+          - backward: y
+      - step: adam
+      - zero_grad: adam
+  - expect: y != none
+)yaml";
+
 // Each rank keeps the shards of two ranks after forward. Those of model.0 have padding, so its slots hold copies.
 constexpr const char* keeps = R"yaml(ranks: {world_size: [4]}
 steps:
@@ -108,6 +144,8 @@ class PlanCommand : public testing::Test {
     home_.add("one_group", one_group);
     home_.add("accumulates", accumulates);
     home_.add("keeps", keeps);
+    home_.add("looks_up", looks_up);
+    home_.add("reduces_in_sixteen_bits", reduces_in_sixteen_bits);
     home_.add("plain", passes);
     std::ofstream(machine_) << "machine: flat\nlevels:\n"
                                "  - {name: links, ranks: 8192, latency_us: 1, bandwidth_gb_per_s: 1}\n";
@@ -174,8 +212,13 @@ TEST_F(PlanCommand, RefusesWhatItCannotPlan) {
 
 // The plan before a launch against the log and the statistics of the run.
 TEST_F(PlanCommand, AgreesWithRuns) {
-  const std::vector<std::pair<std::string, std::string>> programs = {
-      {"trains", "2"}, {"trains", "4"}, {"one_group", "4"}, {"accumulates", "4"}, {"keeps", "4"}};
+  const std::vector<std::pair<std::string, std::string>> programs = {{"trains", "2"},
+                                                                     {"trains", "4"},
+                                                                     {"one_group", "4"},
+                                                                     {"accumulates", "4"},
+                                                                     {"keeps", "4"},
+                                                                     {"looks_up", "2"},
+                                                                     {"reduces_in_sixteen_bits", "2"}};
   for (const auto& [name, world_size] : programs) {
     const json line = line_of({"plan", name, "--world-size", world_size});
     const std::string results = home_ / "results.jsonl";

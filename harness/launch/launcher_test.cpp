@@ -137,6 +137,44 @@ TEST_P(EachLaunch, KillsHungRanksAndReportsTheirSteps) {
   EXPECT_FALSE(has_children());
 }
 
+// Of a rank: its end waits for ever.
+struct NeverEnds {
+  explicit NeverEnds(RankContext&) {}
+  ~NeverEnds() {
+    for (;;) pause();
+  }
+};
+
+TEST_P(EachLaunch, ReportsRanksThatHangAtTheirEnd) {
+  LaunchOptions options = options_for(2, GetParam());
+  options.timeout_seconds = 0.5;
+  const LaunchResult result = launch(options, [](int rank) {
+    if (rank == 1) static_cast<void>(RankContext::current().service<NeverEnds>());
+    return fine(rank);
+  });
+  EXPECT_EQ(result.outcomes[1].status, RankStatus::hung);
+  EXPECT_EQ(result.outcomes[1].detail, "after it had handed in its outcome");
+  EXPECT_EQ(result.outcomes[1].evidence.comparisons, 11);
+  if (GetParam() == Launch::process) {
+    EXPECT_EQ(result.outcomes[0].status, RankStatus::finished);
+  }
+  EXPECT_FALSE(has_children());
+}
+
+// A rank may wait at its end for a peer that hangs, and keeps its outcome.
+TEST(Launcher, KeepsTheOutcomesOfRanksWhosePeerHangs) {
+  LaunchOptions options = options_for(2, Launch::process);
+  options.timeout_seconds = 0.5;
+  const LaunchResult result = launch(options, [](int rank) {
+    if (rank == 1)
+      for (;;) pause();
+    static_cast<void>(RankContext::current().service<NeverEnds>());
+    return fine(rank);
+  });
+  EXPECT_EQ(result.outcomes[0].status, RankStatus::finished);
+  EXPECT_EQ(result.outcomes[1].status, RankStatus::hung);
+}
+
 TEST(Launcher, StartsNoMoreRanksAfterTheTimeOut) {
   LaunchOptions options = options_for(40, Launch::process);
   options.timeout_seconds = 1e-6;

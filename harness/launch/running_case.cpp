@@ -65,6 +65,13 @@ void take_frames(RunningCase& test_case, Child& child) {
   child.received.erase(0, at);
 }
 
+// A process that the harness has ended at the time-out. If all ranks have handed in their outcomes, its ranks hung at
+// their end. Otherwise they may have waited for a rank that hung before.
+bool hung_at_its_end(const RunningCase& test_case) {
+  return test_case.is_out_of_time() && !test_case.interrupted && test_case.options.hosts == nullptr &&
+         std::all_of(test_case.handed_in.begin(), test_case.handed_in.end(), [](bool is) { return is; });
+}
+
 // Records the end of a process for those of its ranks that handed in no outcome, or whose outcome says something else.
 void note_end(RunningCase& test_case, const Child& child, int status) {
   for (int number : child.ranks) {
@@ -76,7 +83,8 @@ void note_end(RunningCase& test_case, const Child& child, int status) {
       continue;
     }
     const bool clean = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (test_case.handed_in[rank] && (clean || test_case.is_out_of_time() || test_case.interrupted)) continue;
+    const bool excuses = clean || test_case.interrupted || (test_case.is_out_of_time() && !hung_at_its_end(test_case));
+    if (test_case.handed_in[rank] && excuses) continue;
     outcome.end_time_ns = comm::now_ns();
     if (test_case.handed_in[rank]) outcome.detail = "after it had handed in its outcome";
     if (test_case.interrupted) {

@@ -57,7 +57,7 @@ void CudaQueue::issue(Body body, Pointers pointers, bool) {
   push(std::move(item));
 }
 
-void CudaQueue::issue_in_halves(const Body& start, Body finish, Pointers pointers) {
+void CudaQueue::issue_in_halves(const Body& start, Body finish, Pointers pointers, std::span<const Access>) {
   issue(
       [start, finish = std::move(finish)](const Pointers& p) {
         start(p);

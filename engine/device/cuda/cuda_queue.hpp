@@ -35,7 +35,7 @@ class CudaQueue final : public Queue {
   const Stamp* stamp() override { return shared_->stamp(stream_); }
   void issue(Body body, Pointers pointers, bool may_block) override;
   bool run_if_idle(Call call, const void* body, const Pointers& pointers) override;
-  void issue_in_halves(const Body& start, Body finish, Pointers pointers) override;
+  void issue_in_halves(const Body& start, Body finish, Pointers pointers, std::span<const Access>) override;
   void issue_wait(const std::shared_ptr<Queue>& other, std::uint64_t number) override;
   void rethrow_failure() override;
   std::uint64_t last_number() const override { return issued_; }

@@ -185,6 +185,18 @@ TEST_F(CudaQueueTest, MakesNothingInASteadyStep) {
   EXPECT_EQ(cuda_.count("synchronize_stream"), 0);  // a step waits for events
 }
 
+TEST_F(CudaQueueTest, AsksNothingAboutItemsThatTheHostHasWaitedFor) {
+  kernel(compute(), "first");
+  compute().synchronize();
+  compute().synchronize();
+  side().wait(compute().record());
+  kernel(side(), "second");
+  side().synchronize();
+  EXPECT_THAT(story_, ElementsAre("first", "second"));
+  EXPECT_EQ(cuda_.count("synchronize_event"), 2);  // one per stream
+  EXPECT_EQ(cuda_.count("wait_event"), 0);
+}
+
 TEST_F(CudaQueueTest, PassesAFailureToTheStreamsThatWaitForIt) {
   std::atomic<bool> agreed = false;
   collective(side(), "never", [&] {
@@ -212,6 +224,17 @@ TEST_F(CudaQueueTest, KeepsTheMarksOfItemsBeforeAFailure) {
   EXPECT_EQ(cuda_.count("synchronize_stream"), 0);
   clear_failures();
   EXPECT_EQ(cuda_.count("synchronize_stream"), 1) << "the stream is used again";
+}
+
+TEST_F(CudaQueueTest, KeepsTheItemsBeforeAThreadThatCannotUseTheDevice) {
+  kernel(compute(), "good");
+  const Event good = compute().record();
+  cuda_.fail("use_device", 1);  // by the thread of the queue
+  collective(compute(), "never", [] {});
+  EXPECT_THAT(message_of([&] { compute().synchronize(); }), HasSubstr("use_device: refused"));
+  EXPECT_NO_THROW(good.synchronize());
+  EXPECT_THAT(story_, ElementsAre("good"));
+  clear_failures();
 }
 
 // After an error of a kernel CUDA refuses further calls, too.

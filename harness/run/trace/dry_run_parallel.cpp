@@ -124,6 +124,7 @@ Value DryRun::fully_shard(StepCall& call) {
   choices.reduce = arguments.mixed_precision.reduce;
   ShardPolicy policy;
   policy.param = arguments.mixed_precision.param;
+  policy.reduce = arguments.mixed_precision.reduce;
   policy.output = arguments.mixed_precision.output;
   policy.casts_inputs = arguments.mixed_precision.cast_forward_inputs;
   policy.compute_device = call.in.session().device;

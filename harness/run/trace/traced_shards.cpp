@@ -270,6 +270,16 @@ void TracedShards::end_backward() {
     if (group.flat) note_gradients_kept_back(group);
 }
 
+// The bytes of the output of a reduction for this shard that are no gradient: the sum is added to an earlier gradient,
+// or cast to another type.
+std::int64_t TracedShards::bytes_beside_gradient(const Group& group, const Tensor& shard) {
+  const std::int64_t added = grad(shard).defined() ? shard.num_bytes() : 0;
+  const ShardPolicy& policy = group.policy;
+  const DType type = policy.reduce.value_or(policy.param.value_or(shard.dtype()));
+  if (group.flat || type == shard.dtype() || !(policy.shard_device == policy.compute_device)) return added;
+  return added + bounded_product(shard.num_elements(), static_cast<std::int64_t>(size_of(type)));
+}
+
 // A reduced gradient has the layout and the type of the shard. Hooks on shards run after all gradients are set.
 void TracedShards::deliver_gradients() {
   const NoGrad no_grad;
@@ -294,7 +304,7 @@ void TracedShards::deliver_gradients() {
     const std::size_t first = i;
     std::int64_t added_bytes = 0;
     for (; i < given.size() && groups_of_given[i] == groups_of_given[first]; ++i)
-      added_bytes += grad(given[i]).defined() ? given[i].num_bytes() : 0;
+      added_bytes += bytes_beside_gradient(*groups_of_given[i], given[i]);
     buffers_.hold_reduced(added_bytes, given[first].device());
   }
   for (const Tensor& shard : given)

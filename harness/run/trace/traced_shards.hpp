@@ -32,7 +32,7 @@
 namespace lockstep::run {
 
 struct ShardPolicy {
-  std::optional<DType> param, output;
+  std::optional<DType> param, reduce, output;
   bool casts_inputs = true;
   bool casts_inputs_of_root = false;
   device::Device compute_device;  // a stand-in, as the next
@@ -172,6 +172,7 @@ class TracedShards {
   bool install_full(const std::string& owner);
   void hold_gradient(plan::TensorId id, const Tensor& gradient);
   void deliver_gradients();
+  static std::int64_t bytes_beside_gradient(const Group& group, const Tensor& shard);
   // The tensors that optimizers update.
   static const Tensor& trained(const Group& group, const Parameter& parameter);
   // ---- units of flat_shard: traced_flat_units.cpp, traced_flat_full.cpp ----
