@@ -116,12 +116,30 @@ TEST_P(BackendPromises, ShowAMissingEventToTheOrderCheck) {
 TEST_P(BackendPromises, RunBothHalvesBeforeTheNextItem) {
   std::string story;
   Stream& side = stream(device(), Role::all_reduce);
+  const MemoryPtr block = allocate(device(), 64);
   const auto tell = [&](const char* text) { return [&story, text](const Pointers&) { story += text; }; };
-  launch_deferred(side, "collective", {}, tell("s1 "), tell("f1 "));
-  launch_deferred(side, "collective", {}, tell("s2 "), tell("f2 "));
+  const std::vector<Access> reads = {{block.get(), 0, 64, Mode::read}}, writes = {{block.get(), 32, 32, Mode::write}};
+  launch_deferred(side, "collective", reads, tell("s1 "), tell("f1 "));
+  launch_deferred(side, "collective", writes, tell("s2 "), tell("f2 "));
   launch(side, "next", {}, tell("n "));
   side.synchronize();
   EXPECT_EQ(story, can().computes ? "s1 f1 s2 f2 n " : "");
+}
+TEST_P(BackendPromises, RunSecondHalvesOnOtherMemoryInOrder) {
+  std::string story;
+  Stream& side = stream(device(), Role::all_reduce);
+  const MemoryPtr block = allocate(device(), 64);
+  const auto tell = [&](const char* text) { return [&story, text](const Pointers&) { story += text; }; };
+  const std::vector<Access> lower = {{block.get(), 0, 32, Mode::write}}, upper = {{block.get(), 32, 32, Mode::write}};
+  launch_deferred(side, "collective", lower, tell("s1 "), tell("f1 "));
+  launch_deferred(side, "collective", upper, tell("s2 "), tell("f2 "));
+  const Event second = side.record();
+  launch_deferred(side, "collective", lower, tell("s3 "), tell("f3 "));
+  second.synchronize();
+  launch(side, "next", {}, tell("n "));
+  side.synchronize();
+  const std::string beside = side.runs_inline() ? "s1 s2 f1 s3 f2 f3 n " : "s1 f1 s2 f2 s3 f3 n ";
+  EXPECT_EQ(story, can().computes ? beside : "");
 }
 
 // ---- waits

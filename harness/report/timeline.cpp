@@ -185,12 +185,17 @@ class Joined {
   }
 
   void add_launch(const Piece& piece, const Json& launch, std::int64_t last) {
-    const std::int64_t begin = integer(launch, "begin"), ended = integer(launch, "end");
+    const std::int64_t began = integer(launch, "begin"), ended = integer(launch, "end");
     const std::int64_t thread = thread_of(piece, integer(launch, "stream"));
     const std::string name = launch.value("name", "");
     std::string args = place_of(piece, launch);
-    if (const std::int64_t issued = integer(launch, "issued"); issued > 0 && issued <= begin)
-      args += str(",\"waited\":", microseconds(begin - issued));
+    if (const std::int64_t issued = integer(launch, "issued"); issued > 0 && issued <= began)
+      args += str(",\"waited\":", microseconds(began - issued));
+    // Boxes of a thread do not overlap: a collective that began beside the one before it is drawn from that one's end.
+    std::int64_t& busy_until = busy_until_[{piece.rank, thread}];
+    const std::int64_t begin = ended == 0 ? began : std::clamp(busy_until, began, std::max(began, ended));
+    if (begin != began) args += str(",\"began\":", microseconds(began - origin_));
+    busy_until = std::max(busy_until, ended);
     if (ended == 0) args += ",\"unfinished\":true";
     const auto collective = launch.find("collective");
     if (collective == launch.end() || !collective->is_object())
@@ -219,6 +224,7 @@ class Joined {
   std::map<std::pair<int, std::int64_t>, bool> named_;
   std::map<int, std::vector<std::string>> streams_;  // names of the streams per rank; the first has tid 1
   std::map<JoinKey, std::vector<Member>> members_;
+  std::map<std::pair<int, std::int64_t>, std::int64_t> busy_until_;  // per rank and thread
 };
 
 std::string numbers(const std::vector<std::int64_t>& list) {

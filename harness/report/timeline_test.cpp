@@ -109,6 +109,20 @@ TEST_F(TimelineFile, GivesBoxesWithRankStreamAndMicroseconds) {
   EXPECT_FALSE(fs::exists(piece(0, 0))) << "what the ranks left is in the one file now";
 }
 
+// Boxes of a row do not overlap.
+TEST_F(TimelineFile, DrawsALaunchFromTheEndOfTheOneBefore) {
+  leave(0, 0, 1'000'000, 4);
+  leave(1, 0, 1'000'700, 5);
+  std::vector<Json> products;
+  for (const Json& box : of_phase(joined({1, 1}), "X"))
+    if (box["name"] == "matmul") products.push_back(box);
+  ASSERT_EQ(products.size(), 2u);
+  EXPECT_FALSE(products[0]["args"].contains("began"));
+  EXPECT_DOUBLE_EQ(products[1]["ts"].get<double>(), 0.9);
+  EXPECT_DOUBLE_EQ(products[1]["dur"].get<double>(), 0.15);
+  EXPECT_DOUBLE_EQ(products[1]["args"]["began"].get<double>(), 0.8);
+}
+
 TEST_F(TimelineFile, JoinsCollectivesAcrossRanksInOrderOfTime) {
   leave(0, 0, 9'000'000, 4);
   leave(0, 1, 8'000'000, 4);

@@ -176,7 +176,9 @@ class Window {
         const TracedLaunch& other = *launches_[j];
         if (!ordered(other, one) || (!one_clock && other.stream != one.stream)) continue;
         if (!compared.insert(other.stream).second) continue;
-        if (other.end_ns > one.begin_ns)
+        // The first half of a collective may run before the second half of another one on its stream.
+        const bool in_halves = other.stream == one.stream && other.resumed_ns != 0 && one.resumed_ns != 0;
+        if (other.end_ns > (in_halves ? one.resumed_ns : one.begin_ns))
           return str(name, " began before the end of `", texts_[j], "`, which it is ordered after");
         if (compared.size() == streams_.size()) break;
       }
