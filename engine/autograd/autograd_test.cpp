@@ -276,6 +276,16 @@ TEST_F(Autograd, PacksThroughTheInnermostHooksAndUnpacksOnce) {
   EXPECT_THAT(values(grad(x)), ElementsAre(60));
 }
 
+TEST_F(Autograd, IgnoresGradientsOfInputsThatNeedNone) {
+  const Tensor x = leaf({1, 2}), factors = constant({3, 4, 5});
+  const Tensor y = record("pair", raw::mul(x, 2.0), {x, factors}, {}, [](const Backward& at) -> Gradients {
+    return {raw::mul(at.grad(), 2.0), at.grad()};  // the second has the sizes of the first input
+  });
+  backward({ops::sum(y)});
+  EXPECT_THAT(values(grad(x)), ElementsAre(2, 2));
+  EXPECT_FALSE(grad(factors).defined());
+}
+
 TEST_F(Autograd, RefusesSavedTensorsChangedInPlace) {
   const Tensor x = leaf({1, 2});
   const Tensor factor = constant({3, 4});

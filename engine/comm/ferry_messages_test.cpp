@@ -298,14 +298,34 @@ TEST_F(FerryMessages, DescribeAGroupBeforeItIsNamed) {
   EXPECT_THAT(numbers, ::testing::ElementsAre(1, 0));
   turn_for(milliseconds(5));
   EXPECT_THAT(heard<GroupBody>(FerryKind::group), ::testing::IsEmpty()) << "once";
+}
 
-  const std::uint64_t id = group({0, 1}, 9).id;
-  PoisonBody of_unknown{};
-  of_unknown.group = id + 1;
-  peer_.send(0, FerryKind::poison, of_unknown, "");
+struct OfAGroup {
+  const char* name;
+  FerryKind kind;
+  std::size_t bytes;  // of the body, which begins with the id of the group
+};
+void PrintTo(const OfAGroup& message, std::ostream* out) { *out << message.name; }
+
+class MessagesOfAnUndescribedGroup : public OneFerry, public ::testing::WithParamInterface<OfAGroup> {};
+
+TEST_P(MessagesOfAnUndescribedGroup, EndTheCase) {
+  const std::uint64_t id = group({0, 1}).id + 1;
+  std::string body(GetParam().bytes, '\0');
+  std::memcpy(body.data(), &id, sizeof id);
+  peer_.send_bytes(0, GetParam().kind, body);
   ASSERT_TRUE(soon([&] { return control_.abort.is_set(); }));
   EXPECT_EQ(control_.abort.read(), "host 1 names a process group that it has not described");
 }
+
+INSTANTIATE_TEST_SUITE_P(, MessagesOfAnUndescribedGroup,
+                         ::testing::Values(OfAGroup{"Arrival", FerryKind::arrival, sizeof(ArrivalBody)},
+                                           OfAGroup{"StagedPiece", FerryKind::staged_piece, sizeof(PieceBody)},
+                                           OfAGroup{"EndOfRound", FerryKind::end_of_round, sizeof(RoundBody)},
+                                           OfAGroup{"ContentText", FerryKind::content_text, sizeof(TextBody)},
+                                           OfAGroup{"Propose", FerryKind::propose, sizeof(PoisonBody)},
+                                           OfAGroup{"Poison", FerryKind::poison, sizeof(PoisonBody)}),
+                         [](const auto& of) { return std::string(of.param.name); });
 
 TEST_F(FerryMessages, AMessageThatIsTooShortEndsTheCase) {
   peer_.send_bytes(0, FerryKind::poison, "short");

@@ -2,7 +2,9 @@
 // ferry_data_test.cpp at transfers.
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -240,6 +242,41 @@ TEST_F(FerryOfSecondHost, ProposesTheGroupsOfACycleTogether) {
   ASSERT_TRUE(soon([&] { return channel.poison.is_set(); }));
   rank.join();
   EXPECT_THAT(failure, ::testing::HasSubstr("deadlock: rank 0 waits for rank 1"));
+}
+
+// Calls a function, once, when the ferry next looks for messages, in the middle of its turn.
+class InterruptedLink : public SocketLink {
+ public:
+  using SocketLink::SocketLink;
+  bool poll(Channel channel, Message& message) override {
+    if (meanwhile) std::exchange(meanwhile, nullptr)();
+    return SocketLink::poll(channel, message);
+  }
+  std::function<void()> meanwhile;
+};
+
+TEST(FerryInTheMiddleOfItsTurn, SendsTheLastNoticeOfARankBeforeItsEnd) {
+  testing_ferry::Sockets sockets;
+  InterruptedLink mine(0, testing_ferry::sockets_of(0, sockets.ends[0]));
+  SocketLink theirs(1, testing_ferry::sockets_of(1, sockets.ends[1]));
+  testing_ranks::World world(2, testing_ranks::Kind::threads);
+  WorldControl& control = control_of(*world.host);
+  Ferry ferry(mine, *world.host, {0, 2, {0, 1}}, 1);
+  FerryPost peer(theirs, 1);
+  mine.meanwhile = [&] {
+    open_control_plane(control, 0)->ended_round(find_or_insert_group(control, {0, 1}, 0), 0, 1);
+    control.rank(0).end.store(RankEnd::ended);
+    notify_all(control);
+  };
+  std::vector<FerryKind> heard;
+  for (const auto end = Clock::now() + std::chrono::seconds(30); heard.size() < 2 && Clock::now() < end;) {
+    ferry.progress();
+    theirs.progress();
+    for (FerryPost::Received received; peer.receive(received);)
+      if (received.kind == FerryKind::end_of_round || received.kind == FerryKind::rank_state)
+        heard.push_back(received.kind);
+  }
+  EXPECT_THAT(heard, ::testing::ElementsAre(FerryKind::end_of_round, FerryKind::rank_state));
 }
 
 // The test is hosts 1 and 2.

@@ -1,7 +1,6 @@
 // Groups, point-to-point calls, asynchronous calls, splits, the log, and the transport's own count of bytes.
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -340,6 +339,26 @@ TEST(Groups, AnUndefinedCallIsOver) {
   EXPECT_FALSE(none.defined());
 }
 
+TEST(Groups, ACallKeepsItsMemoryUntilItIsOver) {
+  expect_success(run_ranks(2, Kind::threads, [](int rank) {
+    for (const bool waits : {true, false}) {
+      Tensor input = tensor_of(std::vector<float>(100, static_cast<float>(rank)), DType::float32);
+      Tensor output = empty({200}, DType::float32, {});
+      const std::array memory = {std::weak_ptr(input.storage()->memory_ptr()),
+                                 std::weak_ptr(output.storage()->memory_ptr())};
+      const Work work = all_gather(world_group(), output, input, {.async = true});
+      input = output = Tensor();
+      for (const auto& each : memory) require(!each.expired(), "memory of a call that is not over");
+      if (waits) {
+        work.wait();
+      } else {
+        work.synchronize();
+      }
+      for (const auto& each : memory) require(each.expired(), "memory of a call that is over");
+    }
+  }));
+}
+
 TEST(Groups, NeedAMebibyteBesideTheStructuresOfTheRanks) {
   const std::size_t least = control_bytes_for(2) - (std::size_t{255} << 20), page = 4096;
   const std::unique_ptr<void, decltype(&std::free)> memory(std::aligned_alloc(page, (least / page + 1) * page),
@@ -347,36 +366,6 @@ TEST(Groups, NeedAMebibyteBesideTheStructuresOfTheRanks) {
   auto* const bytes = static_cast<std::byte*>(memory.get());
   EXPECT_THROW(initialize_control(bytes, least - 1, 2, false), Error);
   EXPECT_EQ(initialize_control(bytes, least, 2, false).world_size, 2);
-}
-
-// Ranks that make a group at the same time allocate a structure each, and all but one give theirs back: a rank that has
-// read the end of the allocated memory meanwhile sees it come back. Not in every race.
-TEST(Groups, GiveBackTheMemoryOfASecondStructure) {
-  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "two threads never run at the same time";
-  const World world(2, Kind::threads);
-  WorldControl& control = control_of(*world.host);
-  constexpr std::uint64_t most_groups = 2000;  // for which the control area has room twice
-  std::array<std::atomic<std::uint64_t>, 2> seen{};
-  std::atomic<std::uint64_t> num_met{0};
-  std::atomic<bool> given_back{false};
-  const auto meet = [&](std::uint64_t meeting) {
-    num_met.fetch_add(1);
-    while (num_met.load() < 2 * meeting) std::this_thread::yield();
-  };
-  const auto make_groups = [&](std::size_t rank) {
-    for (std::uint64_t number = 1; number <= most_groups && !given_back.load(); ++number) {
-      meet(3 * number - 2);
-      find_or_insert_group(control, {0, 1}, number);
-      seen[rank].store(control.next_free.load());
-      meet(3 * number - 1);
-      if (rank == 0) given_back.store(control.next_free.load() < std::max(seen[0].load(), seen[1].load()));
-      meet(3 * number);
-    }
-  };
-  std::thread second(make_groups, 1);
-  make_groups(0);
-  second.join();
-  EXPECT_TRUE(given_back.load());
 }
 
 TEST(Groups, ASingleRankNeedsNoSharedMemory) {

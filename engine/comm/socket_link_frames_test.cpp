@@ -85,8 +85,9 @@ struct RawHead {
 };
 
 // Whether the connection stands after these bytes. By then host 1 has announced 100 kB under number 1, which the link
-// has asked for, and others under number 2, and the link has announced 100 kB of its own.
-bool stands_after(const RawHead& head, std::size_t num_behind = 0) {
+// has asked for and of which `num_sent` bytes have come, and others under number 2, and the link has announced 100 kB
+// of its own.
+bool stands_after(const RawHead& head, std::size_t num_behind = 0, std::size_t num_sent = 0) {
   const Pair pair;
   SocketLink link(0, {-1, pair.link});
   const std::string data = some_bytes(100'000);
@@ -106,6 +107,13 @@ bool stands_after(const RawHead& head, std::size_t num_behind = 0) {
   EXPECT_TRUE(link.poll(Channel::launcher, message));
   EXPECT_EQ(message.data_number, 1U);
   link.receive(message, bytes_of(here));
+  if (num_sent > 0) {
+    RawHead first;
+    first.kind = 3;
+    first.bytes = num_sent;
+    first.number = 1;
+    write(first, num_sent);
+  }
   write(head, num_behind);
   link.progress();
   return link.is_alive(1);
@@ -126,6 +134,7 @@ TEST(SocketLinkFrames, EndsTheConnectionAtAFrameThatDoesNotFit) {
   EXPECT_TRUE(stands_after(head(refuse, 0, 1)));
   EXPECT_TRUE(stands_after(head(data, 1000, 1), 1000));
   EXPECT_TRUE(stands_after(head(data, 100'000, 1), 100'000));
+  EXPECT_TRUE(stands_after(head(data, 40'000, 1), 40'000, 60'000));
   RawHead eager = head(message, 0, 3);
   eager.is_eager = 1;
   eager.data_bytes = SocketLink::eager_bytes;
@@ -147,6 +156,7 @@ TEST(SocketLinkFrames, EndsTheConnectionAtAFrameThatDoesNotFit) {
   EXPECT_FALSE(stands_after(head(data, 10, 2), 10)) << "data that was not asked for";
   EXPECT_FALSE(stands_after(head(data, 0, 1))) << "a chunk without data";
   EXPECT_FALSE(stands_after(head(data, 100'001, 1), 100'001)) << "more data than was announced";
+  EXPECT_FALSE(stands_after(head(data, 40'001, 1), 40'001, 60'000)) << "more data than was announced, in two chunks";
 }
 
 }  // namespace

@@ -306,6 +306,8 @@ TEST(SocketLink, TakesBytesThatAreNoFrameAsTheEndOfTheConnection) {
 TEST(SocketLink, RefusesSocketsThatDoNotFit) {
   EXPECT_THROW(SocketLink(0, {-1, -1}), Error);
   EXPECT_THROW(SocketLink(2, {-1, -1}), Error);
+  const auto sockets = pairs_of(2);
+  EXPECT_THROW(SocketLink(-1, {sockets[0][1], sockets[1][0]}), Error) << "it closes the sockets";
 }
 
 }  // namespace

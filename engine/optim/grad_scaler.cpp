@@ -113,10 +113,10 @@ void GradScaler::unscale(Optimizer& optimizer) {
   const NoGrad no_grad;
   std::vector<Tensor> gradients;
   std::set<const TensorImpl*> seen;  // parameters may have been tied since
-  bool have_values = true;
+  bool have_values = false;
   for (const Group& group : optimizer.groups())
     for (const ParameterRef& parameter : group.parameters) {
-      have_values = have_values && !local_tensor(parameter.get()).is_meta();
+      have_values = have_values || !local_tensor(parameter.get()).is_meta();
       const Tensor gradient = grad(parameter.get());
       if (!gradient.defined() || !seen.insert(&gradient.impl()).second) continue;
       if (gradient.dtype() == DType::float16)

@@ -17,6 +17,7 @@
 #include "engine/state/load.hpp"
 #include "engine/state/save.hpp"
 #include "engine/state/test_support.hpp"
+#include "engine/state/writer.hpp"
 
 namespace lockstep::state {
 namespace {
@@ -248,6 +249,32 @@ TEST_P(CrashTest, AnErrorAtAnyOperationLeavesOldOrNewAndIsRaisedOnEveryRank) {
       ASSERT_EQ(content(path), "new");
       ASSERT_EQ(names_beside(folder), std::vector<std::string>{"a"});
     }
+}
+
+// Fails after it has closed the file of rank 1.
+class FailingClose : public FileSystem {
+ public:
+  void close(int file, const std::string& path) override {
+    FileSystem::close(file, path);
+    if (path.ends_with(file_of_rank(1))) throw Error("injected");
+  }
+};
+
+TEST(FailedClose, IsRaisedOnEveryRankAndLeavesTheOldCheckpoint) {
+  for (const bool async : {false, true}) {
+    const Kind kind{true, async};
+    const TemporaryFolder folder;
+    save_old(folder / "a", kind);
+    FailingClose files;
+    std::vector<std::string> errors(num_ranks);
+    ASSERT_EQ(run(num_ranks,
+                  [&](int rank) {
+                    errors[static_cast<std::size_t>(rank)] = error_of([&] { save_new(folder / "a", files, kind); });
+                  }),
+              "");
+    for (const std::string& error : errors) EXPECT_THAT(error, ::testing::HasSubstr("rank 1: injected"));
+    EXPECT_EQ(content(folder / "a"), "old");
+  }
 }
 
 TEST(PowerCut, ShowsAnIndexThatComesBeforeTheData) {

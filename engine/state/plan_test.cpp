@@ -237,6 +237,16 @@ TEST(Plan, OneLargeReplicatedTensorIsCut) {
   EXPECT_TRUE(plan.by_rank[3].empty());
 }
 
+TEST(Plan, ASingleElementIsNotCut) {
+  Dims sizes{1, 1};
+  sizes.erase(1);
+  const std::vector<HeldTensor> one{held_by("w", sizes, nullptr, 0)};
+  const WritePlan plan = plan_writes({one, one}, 1);
+  ASSERT_EQ(plan.by_rank[0].size(), 1u);
+  EXPECT_EQ(plan.by_rank[0][0].name, "w");
+  EXPECT_TRUE(plan.by_rank[1].empty());
+}
+
 TEST(Plan, TiedTensorsAreWrittenOnce) {
   HeldTensor first = held_by("a", {4}, nullptr, 0), second = held_by("b", {4}, nullptr, 0);
   second.same_as = "a";

@@ -62,9 +62,11 @@ void TracedShards::hide_full(const std::vector<plan::ModuleId>& ids, bool writes
     if (group.parameters.empty()) continue;
     bool found = false;
     for (Parameter& parameter : group.parameters) {
-      const bool has = grad(parameter.slots.front().get().tensor).defined();
+      const Tensor& shown = parameter.slots.front().get().tensor;
+      const bool has = grad(shown).defined();
       found = found || has;
-      if (!unit.slot) set_requires_grad(parameter.shard, requires_grad(parameter.slots.front().get().tensor));
+      if (!unit.slot && requires_grad(shown) != requires_grad(parameter.shard))  // frozen or thawed in the meantime
+        set_requires_grad(parameter.shard, requires_grad(shown));
       if (writes_gradients && !unit.slot) give_gradient(group, parameter.shard, has);
       for (const Slot& slot : parameter.slots) {
         slot.get().tensor = slot.get().sharded = parameter.shard;
