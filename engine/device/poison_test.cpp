@@ -47,17 +47,21 @@ TEST_P(Poison, FillsWriteOnlyRanges) {
 
 TEST_P(Poison, FillsARangeBesideOneThatIsRead) {
   const MemoryPtr memory = block();
-  std::byte bytes[64] = {};
-  write_from_host(*memory, 0, bytes, 64);
   set_poison(true);
-  launch(compute(), "writes a part",
-         {Access{memory.get(), 0, 32, Mode::write}, Access{memory.get(), 32, 32, Mode::read}},
-         [](const Pointers& p) { std::memset(p.at(0), 7, 16); });
-  read_to_host(bytes, *memory, 0, 64);
-  EXPECT_EQ(static_cast<int>(bytes[15]), 7);
-  EXPECT_EQ(static_cast<int>(bytes[16]), 0xff);
-  EXPECT_EQ(static_cast<int>(bytes[31]), 0xff);
-  EXPECT_EQ(static_cast<int>(bytes[32]), 0);
+  for (const std::size_t written : {0, 32}) {
+    const std::size_t read = 32 - written;
+    std::byte bytes[64] = {};
+    write_from_host(*memory, 0, bytes, 64);
+    launch(compute(), "writes a part",
+           {Access{memory.get(), written, 32, Mode::write}, Access{memory.get(), read, 32, Mode::read}},
+           [](const Pointers& p) { std::memset(p.at(0), 7, 16); });
+    read_to_host(bytes, *memory, 0, 64);
+    EXPECT_EQ(static_cast<int>(bytes[written + 15]), 7) << written;
+    EXPECT_EQ(static_cast<int>(bytes[written + 16]), 0xff) << written;
+    EXPECT_EQ(static_cast<int>(bytes[written + 31]), 0xff) << written;
+    EXPECT_EQ(static_cast<int>(bytes[read]), 0) << written;
+    EXPECT_EQ(static_cast<int>(bytes[read + 31]), 0) << written;
+  }
 }
 
 TEST_P(Poison, FindsAWriteDeclaredAsRead) {

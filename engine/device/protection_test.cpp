@@ -105,6 +105,12 @@ TEST_F(ProtectionDeathTest, ThreadsOfAKernelGetTheRightsOfItsLaunch) {
   EXPECT_DEATH(launch_with(false), "");
 }
 
+TEST_F(ProtectionDeathTest, AThreadThatOpensTheMemoryHasRightsOfItsOwnWithKeysOnly) {
+  EXPECT_FALSE(has_rights_of_its_own());
+  const OpenMemory open;
+  EXPECT_EQ(has_rights_of_its_own(), protection() == Protection::keys);
+}
+
 TEST_F(ProtectionDeathTest, CopiesAndHostAccessesStillWork) {
   OneRank rank;
   const MemoryPtr memory = allocate(sim, 64);

@@ -222,8 +222,10 @@ TEST_F(CudaQueueTest, KeepsTheMarksOfItemsBeforeAFailure) {
   good.synchronize();
   EXPECT_THAT(message_of([&] { compute().synchronize(); }), HasSubstr("on purpose"));
   EXPECT_EQ(cuda_.count("synchronize_stream"), 0);
+  EXPECT_EQ(cuda_.count("synchronize_event"), 1) << "of the first kernel";
   clear_failures();
   EXPECT_EQ(cuda_.count("synchronize_stream"), 1) << "the stream is used again";
+  EXPECT_EQ(cuda_.count("synchronize_event"), 1) << "the stream is known to be empty";
 }
 
 TEST_F(CudaQueueTest, KeepsTheItemsBeforeAThreadThatCannotUseTheDevice) {
