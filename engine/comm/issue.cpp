@@ -40,8 +40,8 @@ device::Role role_of(Operation operation, bool async) {
       return device::Role::reduce_scatter;
     case Operation::all_reduce:
       return device::Role::all_reduce;
-    // On the compute stream, an asynchronous one would hold up all work until its peers come, and order its result
-    // before every later read.
+    // On the compute stream, an asynchronous collective would hold up all work until its peers come. Every later read
+    // would be ordered after it, so that no missing wait could be found.
     default:
       return async ? device::Role::exchange : device::Role::compute;
   }

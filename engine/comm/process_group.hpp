@@ -183,8 +183,8 @@ std::string_view name_of(SumOrder order);
 void set_sum_order(SumOrder order, device::Device device);
 SumOrder sum_order();
 
-// The streams that collectives between all members use unless a call names another, but for exchange: a program rarely
-// broadcasts, gathers, scatters or exchanges asynchronously.
+// The streams that most collectives between all members use unless a call names another. `exchange` is left out: few
+// programs broadcast, gather, scatter or exchange asynchronously.
 inline constexpr std::array streams_of_collectives = {device::Role::compute, device::Role::all_gather,
                                                       device::Role::reduce_scatter, device::Role::all_reduce};
 // Opens what the collectives of the group need on these streams of the device: with NCCL a communicator per stream, so
