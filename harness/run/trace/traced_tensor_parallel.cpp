@@ -167,6 +167,7 @@ void TracedTensorParallel::hide(Styled& styled) {
 }
 
 void TracedTensorParallel::restore() {
+  if (nn::running_call() != 0) return;
   for (const StyledPtr& styled : styled_) hide(*styled);
 }
 
