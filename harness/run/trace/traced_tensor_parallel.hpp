@@ -25,8 +25,8 @@ class TracedTensorParallel {
       : planner_(planner), model_(model), layouts_(layouts), watch_(watch) {}
 
   void apply(const TensorParallelArguments& arguments);
-  // Puts the sharded tensors back into all slots: a recomputation may have stopped within a module. Does nothing within a
-  // call, in a hook: its modules still compute with what their slots show.
+  // Puts the sharded tensors back into all slots: a recomputation may have stopped within a module. Does nothing within
+  // a call, in a hook: its modules still compute with what their slots show.
   void restore();
   // The layout of a distributed parameter; null for any other.
   const layout::ShardedLayout* layout_of(plan::TensorId id) const;
