@@ -172,9 +172,7 @@ void BackwardPass::list_tasks() {
       ++nodes_.back().pending;
       continue;
     }
-    if (node->freed())
-      throw Error(str("backward: the graph was freed by an earlier backward (at ", node->name(), ")"),
-                  "retain the graph in the earlier backward, or compute the loss again");
+    node->require_kept();
     nodes_.push_back({node, 1, {}});
     for (const Edge& edge : node->edges) reach(edge);
   }

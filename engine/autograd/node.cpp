@@ -41,10 +41,23 @@ Tensor taking_unreduced(Tensor result) {
   return result;
 }
 
-Gradients Node::run(Gradients& grads) const {
-  if (freed_)  // by a backward within a hook, since this backward began
+void Node::require_kept() const {
+  if (freed_)
     throw Error(str("backward: the graph was freed by an earlier backward (at ", name_, ")"),
                 "retain the graph in the earlier backward, or compute the loss again");
+  if (changed) changed->require_kept();
+}
+
+Gradients Node::run(Gradients& grads) {
+  require_kept();  // a backward within a hook may have freed it since this backward began
+  struct Running {
+    explicit Running(Node& of) : node(of) { ++node.runs_; }
+    ~Running() {
+      if (--node.runs_ == 0 && node.freed_) node.function = nullptr;
+    }
+    Node& node;
+  };
+  const Running running(*this);
   const Backward at(*this, grads);
   std::optional<comm::AttributionScope> scope;
   if (attribution) scope.emplace(attribution);
@@ -64,8 +77,9 @@ Gradients Node::run(Gradients& grads) const {
 }
 
 Tensor Node::unpack(int i) const {
+  require_kept();  // a backward within the recomputation of a saved tensor may have freed the others
   LOCKSTEP_CHECK(i >= 0 && static_cast<std::size_t>(i) < saved.size(), name_, " saved ", saved.size(),
-                 " tensors and reads number ", i, freed_ ? " after they were freed" : "");
+                 " tensors and reads number ", i);
   return unpack_saved(saved[static_cast<std::size_t>(i)], name_, i, line);
 }
 
@@ -114,8 +128,8 @@ void Node::free_saved() {
   if (changed) changed->free_saved();
   if (saved.empty()) return;  // a node without saved tensors can run again
   saved.clear();
-  function = nullptr;
   freed_ = true;
+  if (runs_ == 0) function = nullptr;
 }
 
 // ---- Backward ----

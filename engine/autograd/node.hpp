@@ -65,11 +65,13 @@ class Node {
   const char* name() const { return name_; }
   std::uint64_t sequence() const { return sequence_; }  // increases in the order of recording
 
-  // Computes the gradients of the inputs from those of the outputs and checks their sizes, types and layouts.
-  Gradients run(Gradients& grads) const;
+  // Computes the gradients of the inputs from those of the outputs and checks their sizes, types and layouts. A hook
+  // may free the node meanwhile: then it can read no further saved tensor.
+  Gradients run(Gradients& grads);
   Tensor unpack(int saved) const;
   void free_saved();
-  bool freed() const { return freed_ || (changed && changed->freed()); }
+  // Throws Error if the saved tensors were freed.
+  void require_kept() const;
 
   std::vector<Edge> edges;     // one per input
   std::span<const int> order;  // in which gradients are delivered to the edges; empty: as listed
@@ -90,6 +92,7 @@ class Node {
   const char* name_;
   std::uint64_t sequence_;
   bool freed_ = false;
+  int runs_ = 0;  // of the derivative that have begun and not ended
 };
 
 // How a view came about. Only a recorded one may be changed in place while recording.

@@ -80,6 +80,8 @@ TEST_F(NetworkOps, ErrorsNameOperandsAndRemedy) {
   }
   EXPECT_THROW(embedding(logits, far), Error);
   EXPECT_THROW(cross_entropy(logits, logits), Error);
+  EXPECT_THROW(batch_norm(Tensor(), nullptr, nullptr, nullptr, nullptr, true), Error);
+  EXPECT_THROW(layer_norm(logits, 0, nullptr, nullptr), Error);
   EXPECT_THROW(layer_norm(logits, 3, nullptr, nullptr), Error);
   EXPECT_THROW(layer_norm(logits, 1, &logits, nullptr), Error);
   EXPECT_THROW(attention(logits, logits, ones({4, 3}, DType::float32, cpu)), Error);

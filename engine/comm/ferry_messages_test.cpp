@@ -333,6 +333,38 @@ TEST_F(FerryMessages, AMessageThatIsTooShortEndsTheCase) {
   EXPECT_EQ(control_.abort.read(), "host 1 sent a message that is too short");
 }
 
+struct Unreadable {
+  const char* name;
+  std::string bytes;
+  const char* text;
+};
+void PrintTo(const Unreadable& message, std::ostream* out) { *out << message.name; }
+
+std::string message_of_another_hash() {
+  FerryHead head;
+  head.case_number = 1;
+  head.number = 1;
+  head.hash = 1;
+  return ferry_bytes(head, "changed");
+}
+
+class DataOfAnUnreadableMessage : public OneFerry, public ::testing::WithParamInterface<Unreadable> {};
+
+TEST_P(DataOfAnUnreadableMessage, IsRefusedSoThatItsBufferIsFree) {
+  const std::string data(SocketLink::eager_bytes + 1, 'x');
+  const Transfer sent = theirs_.send_with_data(0, Channel::ranks, GetParam().bytes,
+                                               reinterpret_cast<const std::byte*>(data.data()), data.size());
+  ASSERT_TRUE(soon([&] { return control_.abort.is_set(); }));
+  EXPECT_THAT(control_.abort.read(), ::testing::HasSubstr(GetParam().text));
+  EXPECT_TRUE(soon([&] { return theirs_.is_done(sent); }));
+}
+
+INSTANTIATE_TEST_SUITE_P(, DataOfAnUnreadableMessage,
+                         ::testing::Values(Unreadable{"Short", "short", "a message has only 5 bytes"},
+                                           Unreadable{"Changed", message_of_another_hash(),
+                                                      "message 1 was cut or changed on the way"}),
+                         [](const auto& of) { return std::string(of.param.name); });
+
 TEST_F(FerryMessages, AnAbortGoesToTheOtherHostsOnce) {
   announce_abort(*world_.host, "out of time");
   EXPECT_EQ(next(FerryKind::abort), "out of time");

@@ -1,14 +1,18 @@
-// A poison of the group beside the opening of a slot, and beside data that moves. The test plays the last member.
+// A poison of the group beside the opening of a slot, and beside data that moves. The end of a member during an
+// exchange. The test plays the last member.
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "engine/comm/control_plane.hpp"
 #include "engine/comm/slot.hpp"
+#include "engine/comm/staging.hpp"
 #include "engine/comm/test_ranks.hpp"
 #include "engine/comm/transport.hpp"
 
@@ -117,6 +121,31 @@ TEST_F(Opening, OfAMovingCollectiveEndsWithAFailureInIt) {
   fail_elsewhere();
   join();
   EXPECT_EQ(failure_, failure_elsewhere);
+}
+
+// What a member has begun goes on after the end of its rank.
+TEST_F(Opening, OfAnExchangeOutlivesTheEndOfARank) {
+  std::vector<std::string> all;
+  rank_ = std::thread([&] {
+    const testing_ranks::Body body = [&](int) { all = comm::exchange(world_group(), "mine"); };
+    failure_ = testing_ranks::run_rank(world_, 0, body, 60.0);
+    has_ended_ = true;
+  });
+  while (slot_.arrived.load() == 0) std::this_thread::yield();
+  MemberEntry& last = slot_.entries()[1];
+  last.fingerprint = slot_.entries()[0].fingerprint;
+  last.arrival.store(1);
+  allocate_staging(control_, last);
+  std::memcpy(staged_piece(control_, last, 0), "here", 4);
+  count_arrival(control_, group_, 0);
+  control_.rank(1).end.store(RankEnd::ended);
+  notify_all(control_);
+  EXPECT_TRUE(still_waits());
+  slot_.barrier_arrivals.fetch_add(1);
+  notify(slot_.changes);
+  join();
+  EXPECT_EQ(failure_, "");
+  EXPECT_THAT(all, ::testing::ElementsAre("mine", "here"));
 }
 
 }  // namespace

@@ -187,13 +187,18 @@ void SocketLink::write_some(Peer& peer) {
       peer.is_write_over = true;
       ::shutdown(peer.socket, SHUT_WR);
       // What the peer sent before its end can still be read; read_some() finds the end.
-      peer.frames.clear();
-      peer.asked.clear();
-      for (auto& [number, outgoing] : peer.sending) finish(outgoing.transfer);
-      peer.sending.clear();
+      drop_frames(peer);
       return watch(peer, false);
     }
   }
+}
+
+void SocketLink::drop_frames(Peer& peer) {
+  for (const Frame& frame : peer.frames) finish(frame.done);
+  for (const auto& [number, outgoing] : peer.sending) finish(outgoing.transfer);
+  peer.frames.clear();
+  peer.asked.clear();
+  peer.sending.clear();
 }
 
 void SocketLink::note_sent(Peer& peer, std::size_t bytes) {

@@ -108,6 +108,7 @@ class SocketLink : public Link {
   void queue(Peer& peer, Frame frame);
   void write_some(Peer& peer);
   void add_chunk(Peer& peer);
+  void drop_frames(Peer& peer);  // nothing more is sent to it
   void note_sent(Peer& peer, std::size_t bytes);
   void watch(Peer& peer, bool write);
   void read_some(int from);

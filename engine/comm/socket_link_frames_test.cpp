@@ -119,6 +119,23 @@ bool stands_after(const RawHead& head, std::size_t num_behind = 0, std::size_t n
   return link.is_alive(1);
 }
 
+TEST(SocketLinkFrames, ATransferWhoseLastChunkCannotBeWrittenIsDone) {
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  SocketLink sender(0, {-1, ends[0]}), receiver(1, {ends[1], -1});
+  const std::string data = some_bytes(200'000);  // one chunk
+  const Transfer sent = sender.send_with_data(1, Channel::ranks, "data", bytes_of(data), data.size());
+  Message message;
+  ASSERT_TRUE(receiver.poll(Channel::ranks, message));
+  std::string here(data.size(), '?');
+  receiver.receive(message, bytes_of(here));
+  receiver.progress();
+  ASSERT_EQ(::shutdown(ends[1], SHUT_RD), 0);
+  EXPECT_TRUE(sender.is_done(sent));
+  EXPECT_TRUE(sender.has_sent_all());
+  EXPECT_NE(here, data);
+}
+
 TEST(SocketLinkFrames, EndsTheConnectionAtAFrameThatDoesNotFit) {
   const auto head = [](std::uint8_t kind, std::uint64_t bytes, std::uint64_t number) {
     RawHead made;

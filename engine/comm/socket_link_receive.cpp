@@ -34,13 +34,9 @@ void SocketLink::lose(Peer& peer) {
   ::epoll_ctl(events_, EPOLL_CTL_DEL, peer.socket, nullptr);
   ::close(peer.socket);
   peer.socket = -1;
-  for (Frame& frame : peer.frames) finish(frame.done);
+  drop_frames(peer);
   for (auto& [number, outgoing] : peer.offered) finish(outgoing.transfer);
-  for (auto& [number, outgoing] : peer.sending) finish(outgoing.transfer);
-  peer.frames.clear();
-  peer.asked.clear();
   peer.offered.clear();
-  peer.sending.clear();
   for (auto& [number, incoming] : peer.incoming) finish(incoming.transfer);
 }
 

@@ -72,8 +72,10 @@ bool is_about_to_end(Wait& wait) {
 
 // The member has left the collective that has the awaited slot, as far as its flight recorder knows.
 bool has_left(WorldControl& world, Wait& wait, int member) {
-  const std::uint32_t record = wait.group->slot(wait.sequence).entries()[member].record;
-  const Record& call = world.rank(wait.group->members()[member]).records[record % recorder_entries];
+  const MemberEntry& entry = wait.group->slot(wait.sequence).entries()[member];
+  // Before it comes to that collective, the entry is that of an earlier one.
+  if (entry.arrival.load(std::memory_order_acquire) != wait.sequence / ring_slots) return false;
+  const Record& call = world.rank(wait.group->members()[member]).records[entry.record % recorder_entries];
   return call.state.load(std::memory_order_acquire) == CollectiveState::done || call.group != wait.offset ||
          call.sequence + ring_slots != wait.sequence;
 }

@@ -79,22 +79,29 @@ TEST(HostWorld, Supports128Ranks) {
 }
 
 TEST(HostWorld, ReservesOnlyAddressesForAbsentPeers) {
-  const auto world = HostWorld::create(3, Sharing::threads, 1 << 20, 1 << 16, 1);
-  EXPECT_EQ(world->world_size(), 3);
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   // write() reads the byte and fails if its page is not mapped.
   const auto is_mapped = [&](const std::byte* place) { return ::write(ends[1], place, 1) == 1; };
-  EXPECT_TRUE(is_mapped(world->control().base));
-  for (const int rank : {0, 1, 2}) {
-    for (const HostWorld::Region& area : {world->arena(Kind::cpu, rank), world->arena(Kind::sim, rank)}) {
-      EXPECT_EQ(area.bytes, 1u << 20);
-      EXPECT_EQ(is_mapped(area.base), rank == 1);
-      EXPECT_EQ(is_mapped(area.base + area.bytes - 1), rank == 1);
+  for (const int present : {0, 1, 2}) {
+    const auto world = HostWorld::create(3, Sharing::threads, 1 << 20, 1 << 16, present);
+    EXPECT_EQ(world->world_size(), 3);
+    EXPECT_TRUE(is_mapped(world->control().base));
+    for (const int rank : {0, 1, 2}) {
+      for (const HostWorld::Region& area : {world->arena(Kind::cpu, rank), world->arena(Kind::sim, rank)}) {
+        EXPECT_EQ(area.bytes, 1u << 20);
+        EXPECT_EQ(is_mapped(area.base), rank == present);
+        EXPECT_EQ(is_mapped(area.base + area.bytes - 1), rank == present);
+      }
     }
   }
   ::close(ends[0]);
   ::close(ends[1]);
+}
+
+TEST(HostWorld, KnowsWhetherItsRanksAreProcesses) {
+  for (const Sharing sharing : {Sharing::threads, Sharing::processes})
+    EXPECT_EQ(HostWorld::create(1, sharing, 1 << 20, 1 << 16)->sharing(), sharing);
 }
 
 TEST(HostWorld, RejectsZeroRanks) { EXPECT_THROW(HostWorld::create(0, Sharing::threads), Error); }

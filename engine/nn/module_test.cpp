@@ -303,6 +303,16 @@ TEST_F(ModuleTree, RemovesOrZeroesGradients) {
   EXPECT_FALSE(grad(bias).defined());
 }
 
+TEST_F(ModuleTree, AParameterThatIsNoLeafKeepsItsHistory) {
+  const ModulePtr net = make("Net");
+  const Tensor weight = net->child("fc1")->parameters[0].tensor;
+  net->add_parameter("tripled", ops::mul(weight, 3.0));
+  net->add_parameter("leaf", ones({2}, DType::float32, {}));
+  EXPECT_TRUE(requires_grad(net->parameter_slot("leaf")->tensor));
+  backward({ops::sum(net->parameter_slot("tripled")->tensor)});
+  EXPECT_THAT(to_doubles(grad(weight)), ElementsAre(3, 3, 3, 3));
+}
+
 TEST_F(ModuleTree, RejectsWrongNamesAndArguments) {
   EXPECT_THAT(error_of([&] { make("Convolution"); }), HasSubstr("no module `Convolution`"));
   EXPECT_THAT(error_of([&] { make("Linear", {{2}, {}}); }), HasSubstr("argument `out` is missing"));

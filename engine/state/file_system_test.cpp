@@ -8,11 +8,14 @@
 #include <memory>
 #include <string>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/core/resources.hpp"
 #include "engine/state/input_file.hpp"
 #include "engine/state/test_support.hpp"
 
@@ -49,6 +52,15 @@ TEST(FileSystem, FlushesThroughTheSystem) {
               HasSubstr("cannot flush `a pipe`: Bad file descriptor"));
   EXPECT_THAT(error_of([&] { files.close(ends[1], "a pipe"); }), HasSubstr("cannot close `a pipe`: Bad file"));
   EXPECT_THAT(error_of([&] { files.sync_folder("/absent"); }), HasSubstr("cannot open the folder `/absent`"));
+}
+
+TEST(FileSystem, AFullDiskIsNoFaultOfTheScenario) {
+  const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+  ASSERT_GE(full, 0);
+  const auto write = [full] { real_files().write(full, "a full disk", "bytes", 5); };
+  EXPECT_THROW(write(), ResourceError);
+  EXPECT_THAT(error_of(write), HasSubstr("cannot write `a full disk`: No space left on device (free space on the"));
+  ::close(full);
 }
 
 TEST(FileSystem, TheOwnerMayUseTheFoldersThatItMakes) {
@@ -89,6 +101,22 @@ TEST(FileSystem, WhatItWroteOrReadIsClosed) {
   EXPECT_THAT(error_of([&] { InputFile refused(folder.path()); }), HasSubstr("it is not a regular file"));
   EXPECT_THAT(error_of([&] { write_file(real_files(), path, "again"); }), HasSubstr("cannot create"));
   EXPECT_EQ(held_of(path), before);
+}
+
+TEST(InputFile, TooManyOpenFilesAreNoFaultOfTheScenario) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "file";
+  write_file(real_files(), path, "twelve bytes");
+  const auto open = [&path] { InputFile file(path); };
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_THROW(open(), ResourceError);
+  EXPECT_THAT(error_of(open), HasSubstr("file`: Too many open files (check the disk, and the limits of this machine"));
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  open();
 }
 
 // A view fetches more than it needs only if it begins where an earlier one ended. It fails if the file has lost the
