@@ -422,6 +422,18 @@ def test_a_scenario_about_its_time_limit_keeps_it(tmp_path):
     assert "--timeout 8" in (tmp_path / "run/calls").read_text().splitlines()[2]
 
 
+def test_a_place_that_takes_few_scenarios_takes_those_about_its_sources(tmp_path):
+    scenarios = [f"a/{i}" for i in range(20)]
+    scenarios[5] = "negative/touched_memory"
+    rows = [json.dumps({"scenario": name, "cases": [{"world_size": 2, "case": "x=1"}]}) for name in scenarios]
+    (tmp_path / "rows").write_text("\n".join(rows))
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ncat {tmp_path}/rows\n")
+    program.chmod(0o755)
+    tests = execute.Scenarios(program, tmp_path / "run", where="pages")
+    assert tests.names() == ["a/0 x=1", "negative/touched_memory x=1", "a/16 x=1"]
+
+
 def can_run_mpi() -> bool:
     return shutil.which("mpirun") is not None and execute.can_isolate()
 

@@ -126,7 +126,7 @@ class Outcomes:
     def __init__(self, chosen: list[Mutant], options: argparse.Namespace, tree: Tree):
         self.chosen, self.options, self.tree = chosen, options, tree
         self.rows: list[dict] = []
-        self.history = History(tree.folder / "caught.jsonl", scenarios_about(ROOT / "ci/mutants/about.txt"))
+        self.history = History(tree.folder / "caught.jsonl", scenarios_about(execute.ABOUT))
         self.around = Around([one for own in tree.mutants.values() for one in own])
         self.lock = threading.Lock()
         self.waiting: list[Mutant] = []

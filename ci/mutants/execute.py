@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import hosts
+from order import scenarios_about
 
 MAPPED = """
 mount -t tmpfs tmpfs /dev/shm && mount --bind "$1" "$1" && mount -o remount,bind,ro / && mount -t proc proc /proc &&
@@ -31,6 +32,7 @@ cd "$1" && shift && exec "$@"
 DEADLINE = 3  # seconds that a collective waits for its ranks
 CASE_TIMEOUT = 8
 SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
+ABOUT = Path(__file__).with_name("about.txt")
 OWN_LIMIT = re.compile(r"^timeout: *([0-9.]+)", re.MULTILINE)  # a scenario with a short one is about it
 COMPARED = 3  # runs without a mutant, and as many with it, that `lockstep compare` looks at
 PATIENCE = 4  # times as long for a run that asks whether the machine was slow
@@ -111,7 +113,7 @@ class Place:
     environment: dict[str, str] = field(default_factory=dict)
     start: Callable[[list[str], Path], tuple[list[str], dict[str, str]]] | None = None  # starts the processes of several hosts
     lacks: Callable[[Path, bool], str] | None = None  # why no case can run here; arguments: the program, whether runs are isolated
-    one_of: int = 1  # this many scenarios gives cases
+    one_of: int = 1  # this many scenarios gives cases, besides those that about.txt names for the sources below
     at_last: bool = False  # mutants run here that no other place catches
     about: tuple[str, ...] = ()  # beginnings of the sources whose mutants run here first
 
@@ -125,7 +127,8 @@ PLACES = {
     "schedule": Place("sim", ("--launch", "thread"), ("--schedule", "random:1")),
     "cuda": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in"}, about=("engine/comm/one_device", "engine/device/cuda/")),
     "hosts": Place("cpu", start=hosts.by_sockets, about=("engine/comm/crossing", "engine/comm/ferry", "engine/comm/socket")),
-    "pages": Place("sim", environment={"LOCKSTEP_PROTECT_SIM": "pages"}, one_of=16, at_last=True, about=("engine/device/protection",)),
+    "pages": Place("sim", environment={"LOCKSTEP_PROTECT_SIM": "pages"}, one_of=16, at_last=True,
+                   about=("engine/device/fault", "engine/device/protection")),
     "nccl": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in:8"}, at_last=True, about=("engine/comm/nccl", "engine/device/cuda/")),
     "nccl_hosts": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in:8"}, start=hosts.by_sockets, one_of=4, at_last=True,
                         about=("engine/comm/host_copies",)),
@@ -177,8 +180,12 @@ class Scenarios:
         command = [self.program, "list", "--json", "--device", self.place.device, *self.place.selecting, *self.selection]
         variables = {**os.environ, **self.place.environment}
         listed = subprocess.run(command, capture_output=True, text=True, check=True, env=variables).stdout
+        known = scenarios_about(ABOUT)
+        named = {name for source in known if source.startswith(self.place.about) for name in known[source]}
         found = []
-        for row in _rows(listed)[:: self.place.one_of]:
+        for number, row in enumerate(_rows(listed)):
+            if number % self.place.one_of > 0 and row["scenario"] not in named:
+                continue
             cases = [(one["world_size"], one["case"]) for one in row["cases"] if "skip" not in one]
             if self.place.start:
                 cases = [one for one in cases if one[0] == hosts.RANKS]
