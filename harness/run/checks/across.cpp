@@ -107,16 +107,18 @@ const Report* report_of(const Reports& reports, int rank, const std::string& key
 }
 
 // ---- values that must be the same ----
-// A member with another number of values differs in the first one. Nothing for a check that some member did not reach.
+// A member with more or fewer values differs at least in the first one that only one of the two has. Nothing for a
+// check that some member did not reach.
 std::optional<FirstDifference> first_difference(const Reports& reports, const std::string& key,
                                                 const std::vector<int>& members) {
   const Report* first = report_of(reports, members[0], key);
   for (std::size_t m = 1; first && m < members.size(); ++m) {
     const Report* other = report_of(reports, members[m], key);
     if (!other || !first->same || !other->same) return std::nullopt;
-    if (other->hashes.size() != first->hashes.size()) return FirstDifference{0, members[m]};
-    for (std::size_t i = 0; i < first->hashes.size(); ++i)
-      if (first->hashes[i] != other->hashes[i]) return FirstDifference{i, members[m]};
+    const auto [at, there] =
+        std::mismatch(first->hashes.begin(), first->hashes.end(), other->hashes.begin(), other->hashes.end());
+    if (at != first->hashes.end() || there != other->hashes.end())
+      return FirstDifference{static_cast<std::size_t>(at - first->hashes.begin()), members[m]};
   }
   return std::nullopt;
 }
@@ -188,16 +190,15 @@ std::string failure_of_same(const AcrossCheck& check, const Differences& differe
   if (found == differences.end()) return {};
   const auto [index, other] = found->second;
   const int first = check.members[0];
-  const bool has_value = index < check.values.size();
   const auto content_of = [&](int rank) {
     const auto& own = contents[static_cast<std::size_t>(rank)];
     const auto at = own.find(check.key);
     return at == own.end() ? std::string() : at->second;
   };
-  return str(has_value ? check.values[index].label : check.label, " of rank ", first, " and of rank ", other,
-             " differ: ",
-             has_value ? describe_difference(check.values[index], content_of(first), content_of(other))
-                       : "another number of values");
+  const std::string a = content_of(first), b = content_of(other);
+  const bool both_have_it = index < check.values.size() && !a.empty() && !b.empty();
+  return str(both_have_it ? check.values[index].label : check.label, " of rank ", first, " and of rank ", other,
+             " differ: ", both_have_it ? describe_difference(check.values[index], a, b) : "another number of values");
 }
 
 std::string failure_of_different(const AcrossCheck& check, const Reports& reports) {
