@@ -17,7 +17,11 @@ void add_statement(ProcessGroup& group, std::span<const std::int64_t> agreed, st
   all.add(statements.digest);
   for (const std::int64_t number : agreed) all.add(static_cast<std::uint64_t>(number));
   statements.digest = all.value();
-  if (statements.texts.size() < max_texts) statements.texts.push_back(std::move(text));
+  if (statements.texts.size() < max_texts) {
+    statements.texts.push_back(std::move(text));
+  } else if (statements.texts.size() == max_texts) {
+    statements.texts.emplace_back([] { return std::string("and later ones, which may differ"); });
+  }
 }
 
 }  // namespace lockstep::comm
