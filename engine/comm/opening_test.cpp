@@ -123,7 +123,7 @@ TEST_F(Opening, OfAMovingCollectiveEndsWithAFailureInIt) {
   EXPECT_EQ(failure_, failure_elsewhere);
 }
 
-// What a member has begun goes on after the end of its rank.
+// An exchange that all members have joined completes, although the rank of one has ended.
 TEST_F(Opening, OfAnExchangeOutlivesTheEndOfARank) {
   std::vector<std::string> all;
   rank_ = std::thread([&] {
