@@ -154,12 +154,21 @@ Contents exchange_contents(int rank, const Differences& differences, const Wires
   return contents;
 }
 
+// A value in the form of to_wire, for a message: the type and sizes of a tensor; otherwise its text, behind its kind if
+// the other value is of another kind.
+std::string describe_wire(const std::string& wire, bool other_kind) {
+  const std::size_t colon = wire.find(':');
+  const std::string kind = wire.substr(0, colon), text = wire.substr(colon + 1, 80);
+  if (kind.starts_with(tensor_on_wire)) return kind;
+  return other_kind && kind != text ? str(kind, " ", text) : text;
+}
+
 // Describes how two contents, in the form of to_wire, differ. `snapshot` is this rank's, for type and sizes.
 std::string describe_difference(const Snapshot& snapshot, const std::string& a, const std::string& b) {
   const std::size_t header = a.find(':');
-  if (!snapshot.copy.defined() || a.substr(0, header) != b.substr(0, b.find(':')))
-    return str(a.substr(0, std::min<std::size_t>(snapshot.copy.defined() ? header : a.size(), 80)), " and ",
-               b.substr(0, std::min<std::size_t>(snapshot.copy.defined() ? b.find(':') : b.size(), 80)));
+  const bool other_kind = a.substr(0, header) != b.substr(0, b.find(':'));
+  if (!snapshot.copy.defined() || other_kind)
+    return str(describe_wire(a, other_kind), " and ", describe_wire(b, other_kind));
   const std::size_t width = size_of(snapshot.copy.dtype());
   const std::int64_t count = static_cast<std::int64_t>((std::min(a.size(), b.size()) - header - 1) / width);
   const bool complete = count == snapshot.copy.num_elements();

@@ -116,7 +116,7 @@ HostPair to_host(const Snapshot& actual, const Snapshot& expected) {
 std::string to_wire(const Snapshot& snapshot) {
   if (!snapshot.copy.defined()) return str(name_of(snapshot.plain.kind()), ":", to_text(snapshot.plain));
   const std::vector<std::byte> bytes = to_bytes(snapshot.copy);
-  std::string text = str(name_of(snapshot.copy.dtype()), " ", to_text(snapshot.copy.sizes()), ":");
+  std::string text = str(tensor_on_wire, name_of(snapshot.copy.dtype()), " ", to_text(snapshot.copy.sizes()), ":");
   text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return text;
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/run/checks/checks.hpp"
@@ -26,7 +27,9 @@ struct HostPair {
 void require_comparable(const Value& number, DType dtype);
 // A number that is compared with a tensor becomes a tensor of the same sizes.
 HostPair to_host(const Snapshot& actual, const Snapshot& expected);
-// The kind or the dtype and sizes, `:`, and the bytes. Two results are equal exactly if the values are.
+inline constexpr std::string_view tensor_on_wire = "a tensor ";
+// The kind, `:`, and the text; for a tensor `tensor_on_wire`, the dtype and sizes, `:`, and the bytes. Two results are
+// equal exactly if the values are.
 std::string to_wire(const Snapshot& snapshot);
 bool is_zero_or_empty(const Snapshot& snapshot);
 
