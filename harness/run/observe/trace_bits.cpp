@@ -94,7 +94,7 @@ void TraceBits::after_step(scenario::Verb verb, const std::string& name, const V
 
 void TraceBits::add_hooks(const std::string& name, const nn::ModulePtr& root) {
   std::erase_if(roots_, [](const Root& entry) { return entry.module.expired(); });
-  const auto reached = std::make_shared<bool>(false);
+  const auto reached = std::make_shared<std::uint64_t>(0);
   roots_.push_back({name, root, reached});
   for (const nn::NamedModule& entry : nn::named_modules(root)) {
     const std::string path = full_path(name, entry.path);
@@ -107,7 +107,7 @@ void TraceBits::add_hooks(const std::string& name, const nn::ModulePtr& root) {
             // A leaf was not computed by this module; the gradients of parameters are hashed after backward.
             if (grad_enabled() && requires_grad(output) && !is_leaf(output))
               add_hook(output, [records, path, index, reached](const Tensor& gradient) {
-                *reached = true;
+                if (!backward_runs(*reached)) *reached = backward_id();
                 Records::add(records, "backward", path, index, gradient);
                 return Tensor();
               });
@@ -137,7 +137,8 @@ void TraceBits::hash_gradients() {
   for (Root& entry : roots_) {
     const nn::ModulePtr root = entry.module.lock();
     if (!root) continue;
-    if (std::exchange(*entry.reached, false)) entry.waits = !is_last(root);
+    if (in_backward() && (*entry.reached == 0 || backward_runs(*entry.reached))) continue;
+    if (std::exchange(*entry.reached, 0) != 0) entry.waits = !is_last(root);
     if (entry.waits) continue;
     for (const nn::NamedParameter& parameter : nn::named_parameters(root))
       Records::add(records_, "gradient", full_path(entry.name, parameter.path), 0, grad(parameter.trained()));

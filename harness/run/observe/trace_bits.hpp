@@ -32,6 +32,8 @@ class TraceBits {
   TraceBits& operator=(const TraceBits&) = delete;
 
   // Hooks a model that a step bound to `name`. After a backward, hashes the gradients of the parameters of all models.
+  // After a backward within a backward, only of those that no backward around it has reached: the others are not
+  // complete.
   void after_step(scenario::Verb verb, const std::string& name, const Value& result);
 
   // `set_flags` has set is_last_backward at a module. A backward that is not the last does not wait for the reductions,
@@ -52,8 +54,8 @@ class TraceBits {
   struct Root {
     std::string name;
     std::weak_ptr<nn::Module> module;
-    std::shared_ptr<bool> reached;  // by the current backward
-    bool waits = false;             // its reductions since the last backward that waited for them are in progress
+    std::shared_ptr<std::uint64_t> reached;  // backward_id of the outermost backward that has reached it; 0: none
+    bool waits = false;  // its reductions since the last backward that waited for them are in progress
   };
   bool is_last(const nn::ModulePtr& root) const;
   std::vector<Root> roots_;

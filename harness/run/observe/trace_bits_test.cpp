@@ -53,6 +53,36 @@ TEST(TraceBits, HashesGradientsOnceTheirReductionsAreAwaited) {
   EXPECT_EQ(count_of(trace, "\"what\":\"forward\",\"path\":\"net.0\""), 3);
 }
 
+// Within a backward the reductions of the model are in progress, and gradients are incomplete.
+TEST(TraceBits, HashesGradientsAtTheEndOfTheBackwardThatMakesThem) {
+  const std::string steps = R"yaml(
+  - seed: 3
+  - model: Sequential(Linear(4, 4), Linear(4, 4))
+    as: net
+  - model: Linear(4, 2)
+    as: side
+  - fully_shard: [net.1, net]
+  - let: {x: "randn(2, 4)"}
+  - hook: {modules: net.0, at: after_backward}
+    steps:
+      - forward: {side_loss: sum(side(x))}
+      - backward: side_loss
+  - forward: {loss: sum(net(x))}
+  - backward: loss
+  - expect: all([finite(p.grad) for p in parameters(net)])
+)yaml";
+  std::string trace;
+  TextOptions options;
+  options.world_size = 2;
+  options.device = "sim";
+  options.head = "plan: {unplanned: a backward within a backward}\n";
+  options.trace = &trace;
+  const Ran ran = run_steps(steps, options);
+  EXPECT_THAT(ran.failures(), IsEmpty());
+  EXPECT_EQ(count_of(trace, "\"what\":\"gradient\",\"path\":\"net."), 4) << "at the end of its own backward";
+  EXPECT_EQ(count_of(trace, "\"what\":\"gradient\",\"path\":\"side."), 2 * 2) << "within that, and at its end";
+}
+
 // A launch cannot read the memory of a GPU, and a kernel may run long after its launch.
 TEST(TraceBits, HashesTheSameValuesOnCuda) {
   const std::string steps = R"yaml(
