@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "engine/core/shape.hpp"
 #include "engine/core/types.hpp"
@@ -41,6 +42,7 @@ struct CompareOptions {
   double largest_expected = 0;  // max |expected| over the whole list to which the value belongs
   bool bits = false;            // the same bits are required
   bool bits_relaxed = false;    // they would be, but for the order of sums; the tolerance takes their place
+  std::string_view before_actual = "actual ", before_expected = "expected ";  // before the values in the message
 };
 
 struct Comparison {

@@ -58,8 +58,8 @@ inline std::string index_text(std::int64_t flat, const Dims& sizes) {
 
 // "actual 1.5, expected 1.25, difference 0.25 absolute, 0.2 relative, 2097152 units in the last place"
 template <class T>
-std::string pair_text(T a, T b) {
-  std::string text = str("actual ", value_text(a), ", expected ", value_text(b));
+std::string pair_text(T a, T b, const CompareOptions& options) {
+  std::string text = str(options.before_actual, value_text(a), ", ", options.before_expected, value_text(b));
   if constexpr (!std::is_same_v<T, std::uint8_t>) {
     if (is_nan(a) || is_nan(b)) return text;
     const double difference = difference_of(a, b);
@@ -116,7 +116,7 @@ std::string describe(const Findings& findings, const Elements<T>& a, const Eleme
   }
   const auto place = [&](std::int64_t i) { return sizes.empty() ? std::string{} : " at " + index_text(i, sizes); };
   const auto line = [&](std::string_view which, std::int64_t i) {
-    return str("\n  ", which, place(i), ": ", pair_text(a[i], b[i]));
+    return str("\n  ", which, place(i), ": ", pair_text(a[i], b[i], options));
   };
   if (findings.first == findings.worst) {
     text += line(n == 1 ? "value" : one ? "there" : "first and worst", findings.first);

@@ -163,8 +163,10 @@ std::string describe_wire(const std::string& wire, bool other_kind) {
   return other_kind && kind != text ? str(kind, " ", text) : text;
 }
 
-// Describes how two contents, in the form of to_wire, differ. `snapshot` is this rank's, for type and sizes.
-std::string describe_difference(const Snapshot& snapshot, const std::string& a, const std::string& b) {
+// Describes how the contents of two ranks, in the form of to_wire, differ. `snapshot` is this rank's, for type and
+// sizes.
+std::string describe_difference(const Snapshot& snapshot, int rank_of_a, const std::string& a, int rank_of_b,
+                                const std::string& b) {
   const std::size_t header = a.find(':');
   const bool other_kind = a.substr(0, header) != b.substr(0, b.find(':'));
   if (!snapshot.copy.defined() || other_kind)
@@ -175,6 +177,9 @@ std::string describe_difference(const Snapshot& snapshot, const std::string& a, 
   const Dims sizes = complete ? snapshot.copy.sizes() : Dims{count};
   verdict::CompareOptions options;
   options.bits = true;
+  const std::string before_a = str("rank ", rank_of_a, " has "), before_b = str("rank ", rank_of_b, " has ");
+  options.before_actual = before_a;
+  options.before_expected = before_b;
   const verdict::Comparison comparison =
       verdict::compare({snapshot.copy.dtype(), sizes, a.data() + header + 1, nullptr, 0},
                        {snapshot.copy.dtype(), sizes, b.data() + header + 1, nullptr, 0}, options);
@@ -207,7 +212,8 @@ std::string failure_of_same(const AcrossCheck& check, const Differences& differe
   const std::string a = content_of(first), b = content_of(other);
   const bool both_have_it = index < check.values.size() && !a.empty() && !b.empty();
   return str(both_have_it ? check.values[index].label : check.label, " of rank ", first, " and of rank ", other,
-             " differ: ", both_have_it ? describe_difference(check.values[index], a, b) : "another number of values");
+             " differ: ",
+             both_have_it ? describe_difference(check.values[index], first, a, other, b) : "another number of values");
 }
 
 std::string failure_of_different(const AcrossCheck& check, const Reports& reports) {
