@@ -93,6 +93,77 @@ def test_wrong_usage_exits_with_2():
     assert lockstep("run", "--tag", "no_such_tag").returncode == 2
 
 
+def test_a_case_with_other_evidence_than_stated_exits_with_1(tmp_path):
+    file, results = tmp_path / "stated.yaml", tmp_path / "results.jsonl"
+    file.write_text(
+        "scenario: stated\nsummary: Two zeros, and two comparisons of one.\nranks: {world_size: [1]}\ndevice: [cpu]\n"
+        "matrix: {trivial: [0, 1, 2], bits_relaxed: [0, 1]}\n"
+        "evidence: {trivial: trivial, comparisons: 2, bits_relaxed: bits_relaxed}\nsteps:\n"
+        "  - let: {x: zeros(3)}\n  - expect_equal: [x, 0]\n  - expect_equal: [x + 1, 1]\n  - expect_equal: [x + 2, 2]\n",
+        encoding="utf-8",
+    )
+    assert lockstep("run", file, "--results", results).returncode == 1
+    found = {tuple(row["params"].values()): row.get("failure", {}).get("message") for row in rows(results) if row["kind"] == "case"}
+    assert found[(1, 0)] is None
+    start = "the case gathered other evidence than the scenario states: "
+    assert found[(0, 0)] == start + "trivial is 1, expected 0"
+    assert found[(2, 0)] == start + "trivial is 1, expected 2"
+    assert found[(0, 1)] == start + "trivial is 1, expected 0, bits_relaxed is 0, expected 1"
+    assert lockstep("run", file, "--case", "trivial=1,bits_relaxed=0").returncode == 0
+
+
+def test_a_record_is_that_of_the_last_stage_that_made_it(tmp_path):
+    file, results = tmp_path / "staged.yaml", tmp_path / "results.jsonl"
+    file.write_text(
+        "scenario: staged\nsummary: Records of two stages.\nranks: {world_size: [2]}\ndevice: [cpu]\nstages:\n"
+        "  - name: first\n    steps:\n      - record: {loss: rank + 1, early: rank + 3}\n      - expect: rank < 2\n"
+        "  - name: second\n    world_size: 3\n    steps:\n      - record: {loss: rank + 5}\n        when: rank == 1\n"
+        "      - expect: rank < 3\n",
+        encoding="utf-8",
+    )
+    assert lockstep("run", file, "--results", results).returncode == 0
+    (case,) = [row for row in rows(results) if row["kind"] == "case"]
+    assert case["records"] == {"loss": [None, 6, None], "early": [3, 4]}
+
+
+def test_every_case_is_in_one_shard(tmp_path):
+    files = []
+    for name, turns in (("few", [1, 2]), ("more", [1, 2, 3, 4, 5])):
+        files.append(tmp_path / f"{name}.yaml")
+        files[-1].write_text(
+            f"scenario: {name}\nsummary: Cases.\nranks: {{world_size: [1]}}\nmatrix: {{turn: {turns}}}\nsteps:\n  - expect: rank < turn\n",
+            encoding="utf-8",
+        )
+
+    def cases(*options: object) -> list[tuple[str, str]]:
+        listed = json.loads(lockstep("list", *files, "--json", *options).stdout)
+        return [(one["scenario"], case["case"]) for one in listed for case in one["cases"]]
+
+    every = sorted(cases("--shard", "1/1"))
+    assert len(every) == 7
+    for num in (2, 3, 4, 7, 9):
+        shards = [cases("--shard", f"{shard + 1}/{num}") for shard in range(num)]
+        assert sorted(sum(shards, [])) == every, num
+        assert max(map(len, shards)) - min(map(len, shards)) <= 1, num
+
+
+def test_cases_that_run_when_another_fails_are_judged(tmp_path):
+    """With --fail-fast, the first result that is unexpected starts no other case, and those that run keep their results."""
+    file, results = tmp_path / "beside.yaml", tmp_path / "results.jsonl"
+    file.write_text(
+        "scenario: beside\nsummary: The first case fails at once, and the next ones end later.\n"
+        "ranks: {world_size: [1], launch: [process]}\ndevice: [cpu]\nmatrix: {turn: [0, 1, 2, 3]}\nsteps:\n"
+        "  - delay: {ms: 3000, where: host}\n    when: turn > 0\n  - expect: rank == 0 and turn % 2 == 1\n",
+        encoding="utf-8",
+    )
+    ran = lockstep("run", file, "--fail-fast", "--jobs", 3, "--results", results)
+    assert ran.returncode == 1, ran.stdout
+    found = {row["params"]["turn"]: row for row in rows(results) if row["kind"] == "case"}
+    assert [found[turn]["status"] for turn in range(4)] == ["FAIL", "PASS", "FAIL", "MISSING"]
+    assert found[1]["evidence"]["conditions"] == 1 and found[2]["failure"]["check"] == "expect"
+    assert found[3]["reason"] == "the run was stopped by an earlier case"
+
+
 def test_nothing_executed_exits_with_4(tmp_path):
     file, results = scenario(tmp_path, "left_out"), tmp_path / "results.jsonl"
     text = file.read_text(encoding="utf-8")
@@ -310,6 +381,27 @@ def test_compare_trace_names_the_first_value_that_differs(tmp_path):
     assert (difference["rank"], difference["record"], difference["before"]["what"]) == (0, at - 1, "gradient")
     assert difference["before"]["path"] == "net.0.weight" and told["exit_code"] == 1
     assert lockstep("compare", "--trace", plain, tmp_path / "nothing").returncode == 2
+
+
+def test_compare_trace_sees_every_stage(tmp_path):
+    file = tmp_path / "staged.yaml"
+    file.write_text(
+        "scenario: staged\nsummary: Two stages, and one value that a parameter of the scenario moves in the second.\n"
+        "ranks: {world_size: [1]}\nparameters: {bump: 0.0}\nstages:\n"
+        + "".join(
+            f"  - name: {name}\n    steps:\n      - seed: 1\n      - model: Linear(2, 2)\n        as: net\n"
+            f"      - forward: {{y: 'net(full([1, 2], 1 + {moved}))'}}\n      - expect: y.numel == 2\n"
+            for name, moved in (("first", 0), ("second", "bump"))
+        ),
+        encoding="utf-8",
+    )
+    for name, bump in (("plain", 0.0), ("again", 0.0), ("moved", 0.5)):
+        ran = lockstep("run", file, "--trace-bits", tmp_path / name, "--set", f"bump={bump}")
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+    same = lockstep("compare", "--trace", tmp_path / "plain", tmp_path / "again")
+    assert same.returncode == 0 and "1 case compared, 2 records; 0 cases differ" in same.stdout, same.stdout
+    told = json.loads(lockstep("compare", "--trace", tmp_path / "plain", tmp_path / "moved", "--json").stdout)
+    assert told["exit_code"] == 1 and [one["stage"] for one in told["differences"]] == ["second"], told
 
 
 @pytest.mark.parametrize("launch", ["process", "thread"])

@@ -47,7 +47,7 @@ steps:
 
 LONG_STAGES = """\
 scenario: long_stages
-summary: The first stage uses most of the time, and the second one hangs on the second host alone.
+summary: The first stage uses most of the time, and the second one needs more than the rest, on the second host alone.
 ranks: {world_size: [2], launch: [process]}
 device: [cpu]
 timeout: 9
@@ -59,7 +59,7 @@ stages:
       - expect: rank >= 0
   - name: second
     steps:
-      - delay: {ms: "60000 if turn == 1 else 1", where: host}
+      - delay: {ms: "5000 if turn == 1 else 1", where: host}
         when: rank == 1
       - expect: rank >= 0
 """

@@ -149,6 +149,15 @@ def test_a_run_under_nohup_survives_a_hang_up(tmp_path):
 
 
 def test_the_next_run_sweeps_what_a_killed_one_left(tmp_path, temporary):
+    # Entries with such a name that no run has made do not end the sweep.
+    foreign = [temporary / f"lockstep-run-{number:06}" for number in range(9)]
+    for number, path in enumerate(foreign):
+        if number % 3 == 0:
+            path.symlink_to(tmp_path / "nowhere")
+        elif number % 3 == 1:
+            path.write_text("a file", encoding="utf-8")
+        else:
+            path.mkdir(mode=0o755)
     killed = start_slow(tmp_path, tmp_path / "killed.jsonl")
     ranks = ranks_of(killed.pid)
     os.kill(ranks[0], signal.SIGSTOP)  # a stopped rank ends too
@@ -158,16 +167,16 @@ def test_the_next_run_sweeps_what_a_killed_one_left(tmp_path, temporary):
     while any("lockstep" in name_of(pid) for pid in ranks):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    left = list(temporary.iterdir())
+    left = [folder for folder in temporary.iterdir() if folder not in foreign]
     assert [folder.name[:13] for folder in left] == ["lockstep-run-"]
     living = start_slow(tmp_path, tmp_path / "living.jsonl")
-    mine = [folder for folder in temporary.iterdir() if folder not in left]
+    mine = [folder for folder in temporary.iterdir() if folder not in left + foreign]
     assert len(mine) == 1 and not left[0].exists()
     assert lockstep("run", scenario(tmp_path, "sums")).returncode == 0
-    assert list(temporary.iterdir()) == mine  # the folder of a running run stays
+    assert set(temporary.iterdir()) == {*mine, *foreign}  # the folder of a running run stays
     living.terminate()
     living.communicate(timeout=30)
-    assert not list(temporary.iterdir())
+    assert set(temporary.iterdir()) == set(foreign)
 
 
 # Limits

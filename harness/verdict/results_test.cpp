@@ -46,6 +46,19 @@ TEST(ExitCode, FollowsTheVerdicts) {
   EXPECT_EQ(exit_code_of(with({Status::SKIP, Status::SKIP})), 4);
   EXPECT_EQ(exit_code_of(with({Status::UNSUPPORTED})), 77);
   EXPECT_EQ(exit_code_of(with({Status::UNSUPPORTED, Status::SKIP})), 77);
+  EXPECT_EQ(exit_code_of(with({Status::SKIP, Status::UNSUPPORTED})), 77);
+}
+
+TEST(ExitCode, IsThatOfAnyRepetitionOfACase) {
+  for (const Status first : {Status::FAIL, Status::PASS}) {
+    std::vector<CaseResult> rows = with({Status::PASS, first, first == Status::PASS ? Status::FAIL : Status::PASS});
+    for (CaseResult& row : rows) {
+      row.scenario = "t/one";
+      row.case_id = "world_size=1";
+    }
+    rows.front().case_id = "world_size=2";
+    EXPECT_EQ(exit_code_of(rows), 1) << name_of(first);
+  }
 }
 
 TEST(Evidence, AddsUpAndKeepsTheLoosest) {
