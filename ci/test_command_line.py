@@ -76,6 +76,38 @@ def test_a_scenario_that_does_not_hold_exits_with_1_and_says_where(tmp_path):
     assert len(ElementTree.parse(junit).getroot().findall(".//testcase/failure")) == 1
 
 
+LOOPS = """\
+scenario: loops
+summary: One of several checks within and outside of loops does not hold.
+ranks: {world_size: [1]}
+device: [cpu]
+matrix: {where: [before, outer, inner, after_inner, after]}
+steps:
+  - let: {x: ones(2)}
+  - expect_equal: [x, "2 if where == 'before' else 1"]
+  - repeat: {times: 3, index: i}
+    steps:
+      - expect_equal: [x, "2 if where == 'outer' and i == 1 else 1"]
+      - for_each: {name: j, in: "[0, 1, 2, 3]"}
+        steps:
+          - expect_equal: [x, "2 if where == 'inner' and i == 1 and j == 3 else 1"]
+      - expect_equal: [x, "2 if where == 'after_inner' and i == 1 else 1"]
+  - expect_equal: [x, "2 if where == 'after' else 1"]
+"""
+
+
+def test_a_failure_names_the_iteration_of_the_loop_that_it_is_in(tmp_path):
+    results, own = tmp_path / "results.jsonl", tmp_path / "loops.yaml"
+    own.write_text(LOOPS, encoding="utf-8")
+    ran = lockstep("run", own, "--results", results)
+    assert ran.returncode == 1
+    failures = [row["failure"] for row in rows(results) if row["kind"] == "case"]
+    seen = sorted((failure["line"], failure["iteration"]) for failure in failures)
+    assert seen == [(8, None), (11, 1), (14, 3), (15, 1), (16, None)]
+    places = [line.partition(": expect_equal, ")[2] for line in ran.stdout.splitlines() if ": expect_equal, " in line]
+    assert sorted(places) == ["rank 0", "rank 0", "rank 0, iteration 1", "rank 0, iteration 1", "rank 0, iteration 3"]
+
+
 def test_a_scenario_error_exits_with_2_and_points_at_the_word(tmp_path):
     file = scenario(tmp_path, "typo")
     file.write_text(file.read_text(encoding="utf-8").replace("all_reduce", "all_redcue"), encoding="utf-8")

@@ -105,6 +105,20 @@ expect_failure:
   EXPECT_FALSE(expand(scenario, options)[3].expect_failure);
 }
 
+TEST(Expand, EvaluatesRulesForEachLaunchAndWorldSize) {
+  const auto scenario = parsed(
+      "scenario: t/m\nsummary: s\nranks: {world_size: [2, 3], launch: [process, thread]}\n"
+      "skip: [{when: \"launch == 'thread' and world_size == 3\", reason: large}]\n"
+      "expect_failure: [{when: launch == 'process', reason: known}]\nsteps:\n  - seed: 1\n");
+  std::vector<std::string> skipped, failing;
+  for (const Case& one : expand(scenario, {})) {
+    if (one.skip) skipped.push_back(one.id);
+    if (one.expect_failure) failing.push_back(one.id);
+  }
+  EXPECT_THAT(skipped, ElementsAre("world_size=3,launch=thread,device=cpu"));
+  EXPECT_THAT(failing, ElementsAre("world_size=2,launch=process,device=cpu", "world_size=3,launch=process,device=cpu"));
+}
+
 TEST(Expand, EvaluatesExpectedFailuresAndEvidence) {
   const auto scenario =
       parsed(scenario_of(step,
