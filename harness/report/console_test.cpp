@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine/core/error.hpp"
+#include "harness/report/text.hpp"
 
 namespace lockstep::report {
 namespace {
@@ -293,6 +294,16 @@ TEST(Console, PrintsOneLinePerReasonForCasesThatDidNotRun) {
   EXPECT_THAT(text, HasSubstr("300 cases: the run was interrupted"));
   EXPECT_THAT(text, Not(HasSubstr("compose/a")));
   EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 8);
+}
+
+TEST(BytesText, HasThreeDigitsAndNoExponent) {
+  EXPECT_EQ(bytes_text(1023), "1023 bytes");
+  EXPECT_EQ(bytes_text(1536), "1.5 KiB");
+  EXPECT_EQ(bytes_text(100 * 1024), "100 KiB");
+  EXPECT_EQ(bytes_text(999.6 * 1024), "1000 KiB");
+  EXPECT_EQ(bytes_text(1023 * 1024), "1023 KiB");
+  EXPECT_EQ(bytes_text(1023.6 * 1024), "1 MiB");
+  EXPECT_EQ(bytes_text(1020.0 * (1 << 20)), "1020 MiB");
 }
 
 }  // namespace

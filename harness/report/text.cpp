@@ -24,7 +24,8 @@ std::string bytes_text(double bytes) {
   if (bytes < 1024) return fmt::format("{:.0f} bytes", bytes);
   for (const char* unit : {"KiB", "MiB", "GiB"}) {
     bytes /= 1024;
-    if (bytes < 1024) return fmt::format("{:.3g} {}", bytes, unit);
+    if (bytes < 999.5) return fmt::format("{:.3g} {}", bytes, unit);
+    if (bytes < 1023.5) return fmt::format("{:.0f} {}", bytes, unit);
   }
   return fmt::format("{:.4g} TiB", bytes / 1024);
 }
