@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from program import PROGRAM, lockstep, rows, scenario
+from program import PROGRAM, ROOT, lockstep, rows, scenario
 
 
 def test_version_and_help():
@@ -62,6 +63,55 @@ def test_a_scenario_that_holds_exits_with_0_and_leaves_its_results(tmp_path):
     assert [(row["operation"], row["count"]) for row in case["collectives"] if row["family"] == "user"] == [("all_reduce", 1)]
     assert summary["exit_code"] == 0 and summary["counts"]["PASS"] == 1
     assert len(ElementTree.parse(junit).getroot().findall(".//testcase")) == 1
+
+
+def test_results_count_collectives_by_axis_phase_and_size_of_the_group(tmp_path):
+    results = tmp_path / "results.jsonl"
+    steps = """\
+steps:
+  - mesh: {shape: [2, 2], names: [outer, inner]}
+    as: world
+  - model: Linear(2, 2)
+    as: model
+  - let: {x: ones(4), few: ones(1)}
+  - all_reduce: {tensor: x, op: sum, mesh: world.outer}
+  - repeat: 2
+    steps:
+      - all_reduce: {tensor: x, op: sum, mesh: world.inner}
+  - all_reduce: {tensor: few, op: sum, mesh: all_ranks}
+  - hook: {modules: model, at: before_forward}
+    steps:
+      - all_reduce: {tensor: few, op: sum, mesh: world.inner}
+  - forward: {y: "model(ones(3, 2))"}
+  - expect_equal: [x, 8]
+"""
+    (tmp_path / "own.yaml").write_text("scenario: own\nsummary: s\nranks: {world_size: [4]}\n" + steps, encoding="utf-8")
+    ran = lockstep("run", tmp_path, "--results", results)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    case = next(row for row in rows(results) if row["kind"] == "case")
+    keys = ("operation", "axis", "group_size", "phase", "count", "bytes")
+    assert sorted(tuple(row[key] for key in keys) for row in case["collectives"]) == [
+        ("all_reduce", "dp", 4, "other", 1, 4),
+        ("all_reduce", "inner", 2, "forward", 1, 4),
+        ("all_reduce", "inner", 2, "other", 2, 32),
+        ("all_reduce", "outer", 2, "other", 1, 16),
+    ]
+
+
+def test_results_have_the_largest_peak_of_memory_of_any_rank(tmp_path):
+    results = tmp_path / "results.jsonl"
+    (tmp_path / "own.yaml").write_text(
+        "scenario: own\nsummary: s\nranks: {world_size: [3]}\nsteps:\n"
+        "  - let: {x: 'ones(1000) if rank == 1 else ones(10)'}\n"
+        "  - model: 'Linear(30, 10, bias=false)'\n    as: model\n    when: rank == 2\n"
+        "  - expect: item(sum(x)) > rank\n",
+        encoding="utf-8",
+    )
+    ran = lockstep("run", tmp_path, "--results", results)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    case = next(row for row in rows(results) if row["kind"] == "case")
+    # 1000 numbers and their sum on rank 1, and 300 parameters on rank 2
+    assert [case["memory"][purpose] for purpose in ("activation", "parameter", "peak_total")] == [4004, 1200, 4004]
 
 
 def test_a_scenario_that_does_not_hold_exits_with_1_and_says_where(tmp_path):
@@ -342,6 +392,24 @@ steps:
     assert missing.returncode == 2 and f"no file {Path.cwd()}/owm.yaml" in missing.stderr
 
 
+@pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
+def test_scenarios_of_two_folders_use_their_own_routines_in_one_command(tmp_path, order):
+    for name, value in (("one", 1), ("two", 2)):
+        (tmp_path / name / "lib").mkdir(parents=True)
+        (tmp_path / name / "lib" / "inner.yaml").write_text(
+            f"routine: inner\nsummary: s\ngives: [y]\nsteps:\n  - let: {{y: 'full([2], {value}.0)'}}\n", encoding="utf-8"
+        )
+        outer = "routine: outer\nsummary: s\ngives: [y]\nsteps:\n  - use: inner\n    as: {y: y}\n"
+        (tmp_path / name / "lib" / "outer.yaml").write_text(outer, encoding="utf-8")
+        steps = f"steps:\n  - use: outer\n    as: {{y: y}}\n  - expect_equal: [y, {value}]\n"
+        (tmp_path / name / f"of_{name}.yaml").write_text(
+            f"scenario: of_{name}\nsummary: s\nranks: {{world_size: [2]}}\n" + steps, encoding="utf-8"
+        )
+    ran = lockstep("run", *(tmp_path / name for name in order))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "of_one" in ran.stdout and "of_two" in ran.stdout
+
+
 def test_what_failed_in_a_file_of_ones_own_runs_again_by_failed_alone(tmp_path):
     results = tmp_path / "r.jsonl"
     own = tmp_path / "own.yaml"
@@ -449,6 +517,88 @@ def test_a_case_that_hangs_is_ended_by_its_timeout(tmp_path, launch):
     ran = lockstep("run", file, "--launch", launch, "--timeout", 2, "--results", results, timeout=60)
     assert ran.returncode == 1
     assert next(row for row in rows(results) if row["kind"] == "case")["status"] == "HANG"
+
+
+LATE = """\
+scenario: {name}
+summary: A rank comes too late to a barrier.
+ranks: {{world_size: [2]}}
+device: [cpu]
+{line}steps:
+  - delay: {{ms: 1500, where: host}}
+    when: rank == 1
+  - barrier: all_ranks
+    when: rank == 0
+    raises: "did not arrive within {seconds} s"
+  - expect: rank < 2
+"""
+
+
+def test_the_deadline_of_a_scenario_comes_before_that_of_the_command(tmp_path):
+    files = []
+    for name, line, seconds in ("sooner", "deadline: 0.3\n", 0.3), ("later", "deadline: 0.7\n", 0.7), ("other", "", 0.5):
+        files.append(tmp_path / f"{name}.yaml")
+        files[-1].write_text(LATE.format(name=name, line=line, seconds=seconds), encoding="utf-8")
+    ran = lockstep("run", *files, "--deadline", 0.5)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+RACE = """\
+scenario: race
+summary: Nothing orders the product after the sum. Without a switch, the product comes first.
+ranks: {world_size: [2], launch: [thread]}
+device: [sim]
+steps:
+  - let: {x: "full([4], rank + 1)"}
+  - all_reduce: {tensor: x, op: sum, async: true}
+    as: work
+  - let: {y: "mul_(x, 10)"}
+    when: rank == 0
+  - wait: work
+  - expect_equal: [x, 12]
+"""
+
+
+@pytest.mark.parametrize("policy", ["random", "pct:2"])
+def test_a_schedule_that_fails_is_found_again_by_its_seed_and_by_its_file(tmp_path, policy):
+    file, files = tmp_path / "race.yaml", tmp_path / "files"
+    file.write_text(RACE, encoding="utf-8")
+    separator = "," if ":" in policy else ":"
+
+    def found(*arguments: object) -> tuple[str, ...]:
+        ran = lockstep("run", *arguments, "--schedule-files", files)
+        assert ran.returncode == 1, ran.stdout + ran.stderr
+        said = re.search(r"also schedule (.*) \(number \d+, (\d+ switch\w*)\) fails; after \d+ runs? it fails with (\d+: .*)", ran.stdout)
+        assert said, ran.stdout  # no schedule without a switch fails
+        return said.groups()
+
+    name, num_switches, fewest = found(file, "--no-order-check", "--schedule", f"{policy}{separator}1", "--schedules", 50)
+    assert found(file, "--no-order-check", "--schedule", name) == (name, num_switches, fewest)
+    assert found("--schedule", f"replay:{files / 'schedule-1'}")[2] == fewest
+
+
+def test_a_case_that_passes_under_schedules_has_the_results_of_one_run(tmp_path):
+    file, results = scenario(tmp_path, "sums"), tmp_path / "results.jsonl"
+    file.write_text(file.read_text(encoding="utf-8").replace("[cpu]", "[sim]") + "evidence: {comparisons: 2}\n", encoding="utf-8")
+    ran = lockstep("run", file, "--schedule", "random:1", "--schedules", 3, "--results", results, "--schedule-files", tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (case,) = [row for row in rows(results) if row["kind"] == "case"]
+    assert case["reason"].startswith("3 schedules passed") and case["evidence"]["comparisons"] == 2
+    assert [row["count"] for row in case["collectives"]] == [1]
+
+
+@pytest.mark.parametrize("condition, refused", [("launch == 'process'", 0), ("device == 'sim'", 0), ("rank >= 0", 1)])
+def test_a_program_that_some_placements_refuse_disagrees(tmp_path, monkeypatch, condition, refused):
+    """Each program of fuzz calls this routine. A mesh of too many ranks is refused like any step that builds the program."""
+    name = "scenarios/lib/alone_on_one_rank.yaml"
+    (tmp_path / name).parent.mkdir(parents=True)
+    text = (ROOT / name).read_text(encoding="utf-8")
+    mesh = f'steps:\n  - mesh: {{shape: "[world_size + 1]", names: [all]}}\n    as: too_large\n    when: {condition}\n'
+    (tmp_path / name).write_text(text.replace("steps:\n", mesh, 1), encoding="utf-8")
+    monkeypatch.setenv("LOCKSTEP_HOME", str(tmp_path))
+    ran = lockstep("fuzz", "--program", 0, "--shrink", 0, "--output", tmp_path / "fuzz")
+    assert ran.returncode == 1 and f", {refused} refused " in ran.stdout and f" {1 - refused} disagree" in ran.stdout, ran.stdout
+    assert len(list(tmp_path.glob("fuzz/*"))) == 1 - refused
 
 
 def test_fuzz_starts_no_program_after_its_time_and_fails_without_one():

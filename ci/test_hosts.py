@@ -64,6 +64,24 @@ stages:
       - expect: rank >= 0
 """
 
+BEHIND = """\
+scenario: behind
+summary: The first rank has ended, and the second one waits for the third, until the time is over.
+ranks: {world_size: [3], launch: [process]}
+device: [cpu]
+timeout: 1
+deadline: 60
+steps:
+  - mesh: {shape: [2], ranks: [1, 2], names: [pair]}
+    as: pair
+    when: rank > 0
+  - delay: {ms: 30000, where: host}
+    when: rank == 2
+  - barrier: pair
+    when: rank > 0
+  - expect: rank >= 0
+"""
+
 
 def free_port() -> int:
     with socket.socket() as one:
@@ -247,6 +265,16 @@ def test_stages_share_the_time_of_their_case_on_every_host(tmp_path):
     first, second = [row for row in rows(results) if row["kind"] == "case"]
     assert first["status"] == "HANG" and first["failure"]["rank"] == 1
     assert second["status"] == "PASS"
+
+
+def test_the_rank_that_another_host_waits_for_heads_a_hang(tmp_path):
+    file, results = tmp_path / "behind.yaml", tmp_path / "results.jsonl"
+    file.write_text(BEHIND, encoding="utf-8")
+    codes, said = Run(3, "run", file, "--results", results).end()
+    assert codes == [1, 1, 1], said
+    (case,) = [row for row in rows(results) if row["kind"] == "case"]
+    assert case["status"] == "HANG" and case["failure"]["rank"] == 2 and case["failure"]["check"] == "delay", case["failure"]
+    assert "in delay; rank 1 waits for it in barrier" in case["failure"]["message"]
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])

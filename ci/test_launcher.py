@@ -11,6 +11,7 @@ import resource
 import signal
 import subprocess
 import time
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -42,11 +43,11 @@ def start(*arguments: object, **options: object) -> subprocess.Popen:
     )
 
 
-def start_slow(folder: Path, results: Path) -> subprocess.Popen:
+def start_slow(folder: Path, results: Path, *options: object) -> subprocess.Popen:
     """A run with four sleeping ranks."""
     file = folder / "slow.yaml"
     file.write_text(SLOW, encoding="utf-8")
-    ran = start("run", file, "--results", results)
+    ran = start("run", file, "--results", results, *options)
     deadline = time.monotonic() + 30
     while len(ranks_of(ran.pid)) < 4:
         assert time.monotonic() < deadline and ran.poll() is None, ran.communicate()[0]
@@ -126,14 +127,17 @@ def test_a_reader_that_goes_ends_no_run(tmp_path):
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])
 def test_a_signal_ends_the_run_in_order(tmp_path, temporary, name):
-    results = tmp_path / "results.jsonl"
-    ran = start_slow(tmp_path, results)
+    results, junit = tmp_path / "results.jsonl", tmp_path / "junit.xml"
+    junit.write_text("of the run before", encoding="utf-8")
+    ran = start_slow(tmp_path, results, "--junit", junit)
     ranks = ranks_of(ran.pid)
     ran.send_signal(getattr(signal, name))
     said = ran.communicate(timeout=30)[0]
     assert ran.returncode == 130, said
     assert f"the run was interrupted ({name})" in said
     assert rows(results)[-1] == {**rows(results)[-1], "kind": "summary", "exit_code": 130}
+    (case,) = ElementTree.parse(junit).getroot().findall(".//testcase")
+    assert f"the run was interrupted ({name})" in case.find("error").get("message")
     assert not list(temporary.iterdir())
     assert not [pid for pid in ranks if Path(f"/proc/{pid}").exists()]
 

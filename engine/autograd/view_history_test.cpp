@@ -106,6 +106,12 @@ TEST_F(ViewHistory, RefusesViewsWithoutAHistoryOfTheirOwn) {
   EXPECT_TRUE(requires_grad(hidden));
 }
 
+TEST_F(ViewHistory, LeavesAnUndefinedTargetToTheOperation) {
+  const Tensor value = from_values(std::vector<double>{1}, Dims{1}, DType::float64, cpu);
+  EXPECT_THAT(error_of([&] { ops::add_(Tensor(), value); }), HasSubstr("add_: an operand is undefined"));
+  EXPECT_THAT(error_of([&] { ops::mul_(Tensor(), value); }), HasSubstr("mul_: an operand is undefined"));
+}
+
 TEST_F(ViewHistory, NamesTheOperationThatChangedASavedTensor) {
   const Tensor y = ops::mul(x_, 1.0), part = ops::slice(y, 0, 0, 2);
   context_.scenario_line = 4;

@@ -324,6 +324,24 @@ TEST_P(CollectiveFailures, CountsADeadlineFromWhenAllHaveBegun) {
   EXPECT_GT(took, 0.9);
 }
 
+// Rank 0, which is no member, begins last.
+TEST_P(CollectiveFailures, CountsADeadlineFromWhenTheMembersHaveBegun) {
+  World world(3, GetParam());
+  world.launch = [](int rank) {
+    if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+  };
+  const std::vector<std::string> failures = run_ranks(
+      world,
+      [](int rank) {
+        if (rank == 0) return;
+        barrier(group_of({1, 2}));
+        if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(600));
+        barrier(group_of({1, 2}));
+      },
+      0.2);
+  EXPECT_THAT(failures[1], HasSubstr("rank 2 did not arrive within 0.2 s"));
+}
+
 TEST_P(CollectiveFailures, ReportsAnEndedRankAtOnce) {
   std::vector<std::string> failures;
   const double took = seconds_of([&] {

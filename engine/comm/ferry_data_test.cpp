@@ -155,6 +155,35 @@ TEST_F(FerryData, ASumThatComesTooLateLeavesTheFailedCallFailed) {
   EXPECT_EQ(mine.state.load(), CollectiveState::failed);
 }
 
+// A later call of the group has failed on the other host, and the data of this one is still on its way.
+TEST_F(FerryData, APoisonWaitsForTheDataOfAnEarlierCall) {
+  std::string failure;
+  std::vector<float> sum;
+  std::thread rank([&] {
+    const testing_ranks::Body body = [&](int) {
+      const Tensor x = testing_ranks::tensor_of(std::vector<float>{1, 2, 3}, DType::float32);
+      all_reduce(world_group(), x, ReduceOp::sum);
+      sum = testing_ranks::values_of<float>(x);
+    };
+    failure = testing_ranks::run_rank(world_, 0, body, 60.0);
+  });
+  auto [arrival, nothing] = next_body<ArrivalBody>(FerryKind::arrival);
+  arrival.member = 1;
+  peer_.send(0, FerryKind::arrival, arrival);
+  auto [data, summand] = next_body<DataBody>(FerryKind::data);
+  PoisonBody poison{};
+  poison.group = arrival.group;
+  peer_.send(0, FerryKind::poison, poison, "a later call has failed");
+  turn_for(milliseconds(20));
+  const float total[] = {10, 20, 30};
+  data.member = -1;
+  peer_.send(0, FerryKind::data, data, {reinterpret_cast<const char*>(total), sizeof total});
+  EXPECT_TRUE(soon([&] { return group({0, 1}).poison.is_set(); }));
+  rank.join();
+  EXPECT_EQ(failure, "");
+  EXPECT_THAT(sum, ::testing::ElementsAre(10, 20, 30));
+}
+
 // Here the ferry is that of the host that adds.
 using FerryDataOfSecondHost = testing_ferry::FerryOfSecondHost;
 TEST_F(FerryDataOfSecondHost, ASumGoesToTheOtherHost) {

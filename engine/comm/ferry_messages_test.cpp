@@ -380,6 +380,18 @@ TEST_F(FerryMessages, AnAbortThatCameFromElsewhereIsNotSentBack) {
   for (const Heard& each : heard_) EXPECT_NE(each.kind, FerryKind::abort);
 }
 
+TEST_F(FerryMessages, TheEndGoesToTheOtherHostsOnce) {
+  const auto num_ends = [&] {
+    return std::count_if(heard_.begin(), heard_.end(), [](const Heard& each) { return each.kind == FerryKind::end; });
+  };
+  turn_for(milliseconds(20));
+  EXPECT_EQ(num_ends(), 0) << "the ranks of this host go on";
+  ferry_.end();
+  EXPECT_TRUE(soon([&] { return num_ends() > 0; }));
+  turn_for(milliseconds(20));
+  EXPECT_EQ(num_ends(), 1);
+}
+
 TEST_F(FerryMessages, HeartbeatsComeAtIntervals) {
   const std::int64_t begin = now_ns();
   turn_for(milliseconds(400));

@@ -93,6 +93,22 @@ TEST(Nccl, APreparationIsNoCollective) {
   EXPECT_THAT(failures, Each(""));
 }
 
+// Without NCCL, and between hosts.
+TEST(Nccl, APreparationDoesNothingWhereNcclMovesNothing) {
+  const auto body = [](int) {
+    prepare(world_group(), gpu);
+    require(world_group().sequence() == 0, "the group has made a call");
+  };
+  EXPECT_THAT(testing_gpu::run_on_gpu(2, Kind::threads, body), Each(""));
+  device::cuda::RecordingCalls calls(2);
+  const device::cuda::StandIn stand_in(calls);
+  RecordingNccl library(calls);
+  nccl::replace_calls(&library);
+  const auto failures = testing_hosts::run_hosts({0, 1}, body);
+  nccl::restore_calls();
+  EXPECT_THAT(failures, Each(""));
+}
+
 // Within a second. A late rank may open one more before its own call fails.
 bool closes_all(RecordingNccl& nccl) {
   for (int i = 0; i < 1000; ++i, usleep(1000))

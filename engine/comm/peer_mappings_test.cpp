@@ -135,6 +135,16 @@ TEST(PeerMappings, DoesNotChangeSumsOfRepeatedBuffers) {
   for (const std::string& failure : failures) EXPECT_EQ(failure, "");
 }
 
+TEST(PeerMappings, AreOfRanksThatAreProcesses) {
+  for (const Kind kind : {Kind::threads, Kind::processes}) {
+    const auto failures = run_ranks(2, kind, [kind](int) {
+      const bool exist = Communicator::current().state()->peer_mappings != nullptr;
+      require(exist == (kind == Kind::processes), "threads have one page table");
+    });
+    for (const std::string& failure : failures) EXPECT_EQ(failure, "");
+  }
+}
+
 // The full buffer of the larger side of an operation, and a shard of the other.
 TEST(PeerMappings, MapsTheBuffersOfTheOperation) {
   const auto failures = run_ranks(3, Kind::processes, [](int) {

@@ -73,6 +73,20 @@ TEST_P(Statements, AreComparedByTensorParallelCollectivesOnly) {
               Each(""));
 }
 
+// The statements agree, and the contents of the call do not.
+TEST_P(Statements, AreComparedBesideTheContentsOfTheCall) {
+  EXPECT_THAT(
+      run_ranks(2, GetParam(),
+                [](int rank) {
+                  state(7, "x");
+                  all_reduce(world_group(), full({2}, 1.0, DType::float32, {}), ReduceOp::sum,
+                             {.family = Family::tensor_parallel,
+                              .content_digest = static_cast<std::uint64_t>(rank) + 1,
+                              .content_text = [rank] { return str("part ", rank); }});
+                }),
+      Each(AllOf(HasSubstr("do not agree"), HasSubstr("rank 0: part 0, x is 7"), HasSubstr("rank 1: part 1, x is 7"))));
+}
+
 TEST_P(Statements, AreAllComparedAndTheFirstAreShown) {
   EXPECT_THAT(run_ranks(2, GetParam(),
                         [](int rank) {

@@ -475,6 +475,7 @@ TEST(Transports, AreChosenByWhatTheyCan) {
   EXPECT_EQ(choose_transport({.exchanges = true}), TransportKind::staged);
   EXPECT_EQ(choose_transport({.between_hosts = true}), TransportKind::between_hosts);
   EXPECT_EQ(choose_transport({.exchanges = true, .between_hosts = true}), TransportKind::staged);
+  EXPECT_EQ(choose_transport({.one_sided = true}), TransportKind::shared_memory);
   EXPECT_EQ(choose_transport({.between_hosts = true, .one_sided = true}), TransportKind::between_hosts);
   EXPECT_EQ(choose_transport({.device_memory = true}), TransportKind::one_device);
   nccl::replace_calls(nullptr);

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "engine/device/activity.hpp"
 #include "engine/device/order.hpp"
 #include "engine/device/test_rank.hpp"
 
@@ -104,6 +105,26 @@ TEST(Sim, ReadsAndWritesOfNoBytesWaitForNothing) {
   EXPECT_THAT(message_of([&] { write_from_host(*memory, 0, bytes, 4); }), HasSubstr("it failed"));
   EXPECT_THAT(message_of([&] { read_to_host(bytes, *memory, 0, 4); }), HasSubstr("it failed"));
   clear_failures();
+}
+
+// Otherwise the rank would seem to wait for a peer until the woken thread runs. Often, because it may run at once.
+TEST(Sim, CountsTheThreadThatALaunchWakes) {
+  OneRank rank;
+  auto& activity = rank.context.service<Activity>();
+  Stream& side = stream(sim, Role::all_gather);
+  for (int i = 0; i < 200; ++i) {
+    std::atomic<bool> open{false};
+    const auto until_open = [&open](const Pointers&) {
+      while (!open) std::this_thread::yield();
+    };
+    launch_deferred(side, "collective", {}, until_open, [](const Pointers&) {});
+    activity.remove();  // as a host that sleeps
+    EXPECT_FALSE(activity.none()) << i;
+    open = true;
+    while (!activity.none()) std::this_thread::yield();  // until the thread of the stream sleeps
+    activity.add();
+  }
+  side.synchronize();
 }
 
 TEST(Sim, PropagatesAFailureToWaitingStreams) {

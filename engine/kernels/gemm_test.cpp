@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include "engine/kernels/test_views.hpp"
 
@@ -53,6 +54,16 @@ TEST(Gemm, ReadsAllLayouts) {
   check_all_layouts<float>(13, 7, 29);
   check_all_layouts<double>(13, 7, 29);
   for (std::int64_t n = 1; n < 10; ++n) check_all_layouts<float>(64, n, 33);  // the case of narrow_product
+}
+
+TEST(Gemm, LeavesTheNumberOfThreadsOfOpenMp) {
+  constexpr std::int64_t n = 32;
+  std::vector<float> a = mixed_values<float>(n * n), b = mixed_values<float>(n * n, 2), out(n * n);
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(3);
+  matmul(Space::host, view_of(out, {n, n}), view_of(a, {n, n}), view_of(b, {n, n}));
+  EXPECT_EQ(omp_get_max_threads(), 3);
+  omp_set_num_threads(before);
 }
 
 // Above the size from which OpenBLAS multiplies a column-major left operand on processors without AVX-512.

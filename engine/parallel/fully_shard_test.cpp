@@ -327,6 +327,19 @@ TEST(FullyShardErrors, RefuseContainersWithoutForward) {
       HasSubstr("fully_shard does not support containers that do not implement forward: Container(\n  a: Linear"));
 }
 
+TEST(FullyShardOrder, ListsParametersInTheOrderOfTheGroup) {
+  EXPECT_EQ(run(1,
+                [](int) {
+                  const nn::ModulePtr net = branches(1);
+                  const std::vector<nn::ModulePtr> both = {net->child("a"), net->child("b")};
+                  const std::vector<std::string> listed = parameters_to_shard(both, {});
+                  require(listed == std::vector<std::string>{"0.weight", "0.bias", "1.weight", "1.bias"}, "the list");
+                  fully_shard(both);
+                  require(both[0]->applied.find(fully_shard_name)->second.parameter_names == listed, "the group");
+                }),
+            "");
+}
+
 // The shards change between the forward and the backward that gathers them again.
 TEST(FullyShardOrder, WaitsInBackwardForChangedShards) {
   for (const bool armed : {false, true}) {

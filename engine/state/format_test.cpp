@@ -172,5 +172,12 @@ TEST(Format, ChunksAtOnePlaceKeepTheirOwnHashes) {
   EXPECT_EQ(again.tensors.at("w").chunks[2].hashes, (std::vector<std::uint64_t>{8, 9}));
 }
 
+TEST(Format, LevelsAreCountedOutsideOfTexts) {
+  EXPECT_EQ(depth_of("3"), 0);
+  EXPECT_EQ(depth_of(R"({"a":[1,{}],"b":[]})"), 3);
+  EXPECT_EQ(depth_of(R"(["[[\"{{\\",[]])"), 2) << "a backslash in a text hides the next character";
+  EXPECT_EQ(depth_of(R"(\[\[])"), 2) << "a backslash outside of texts, which is no JSON, hides nothing";
+}
+
 }  // namespace
 }  // namespace lockstep::state

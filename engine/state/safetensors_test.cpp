@@ -76,6 +76,14 @@ TEST_F(Safetensors, ReadsDataInAnotherOrderThanTheHeader) {
   EXPECT_THAT(to_doubles(read[1].second), ElementsAre(1));
 }
 
+TEST_F(Safetensors, TensorsOnMetaTakeNoData) {
+  const device::Device meta{device::Kind::meta, 0};
+  const NamedTensors read = read_safetensors(file_of("{" + entry("a", 0, 8) + "}", std::string(8, '\0')), "f", meta);
+  ASSERT_EQ(read.size(), 1u);
+  EXPECT_TRUE(read[0].second.is_meta());
+  EXPECT_EQ(read[0].second.sizes(), (Dims{2}));
+}
+
 TEST_F(Safetensors, HeadersThatAreCutOrNoHeadersAreRefused) {
   EXPECT_THAT(error_of("1234567"), HasSubstr("it has 7 bytes"));
   EXPECT_THAT(error_of(file_of("{}", "").substr(0, 9)), HasSubstr("a header of 2 bytes, of which 1 are there"));

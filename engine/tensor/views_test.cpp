@@ -166,6 +166,10 @@ TEST_F(Views, RefuseSizesAndStridesThatOverflow) {
                 as_strided(counting({2}), {large * 4, 1}, {large * 2, 1}, 0);
               }),
               HasSubstr("as_strided: 8589934592 * 4294967296 does not fit in 64 bits"));
+  EXPECT_THAT(message_of([&] {
+                as_strided(counting({2}), {large, large}, {0, 0}, 0);
+              }),
+              HasSubstr("as_strided: sizes (2147483648, 2147483648) of "));
   EXPECT_THAT(message_of([&] { view(counting({0}), {large, large, 4, 0}); }), HasSubstr("view: "));
   EXPECT_THAT(message_of([&] { arange(0, 1e300, 1, DType::float32, {}); }), HasSubstr("1e+300 elements"));
 }

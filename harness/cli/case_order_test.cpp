@@ -52,6 +52,13 @@ TEST(OnePerScenarioInTurn, LeavesOutCasesThatCannotRun) {
   EXPECT_THAT(names(one_per_scenario_in_turn(cases)), ElementsAre("a3"));
 }
 
+// They show a defect by a pass.
+TEST(OnePerScenarioInTurn, KeepsCasesThatMustFail) {
+  std::vector<Case> cases = {of_scenario("a", "1"), of_scenario("b", "1")};
+  cases[0].expect_failure.emplace();
+  EXPECT_THAT(names(one_per_scenario_in_turn(cases)), ElementsAre("a1", "b1"));
+}
+
 TEST(LikelyCatchersFirst, KeepsTheOrderWhereNothingIsKnown) {
   const std::vector<Case> cases = {of_scenario("a", "1"), of_scenario("b", "1"), of_scenario("c", "1")};
   EXPECT_THAT(names(likely_catchers_first(cases, {}, {})), ElementsAre("a1", "b1", "c1"));

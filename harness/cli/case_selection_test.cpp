@@ -97,6 +97,15 @@ TEST_F(CaseSelection, TakesWhatFailedInAResultsFile) {
   EXPECT_THAT(select({.failed = file, .repeat = 2}), ElementsAre("a " + a2_, "a " + a2_));
 }
 
+// Also a case that did not run, because the run ended before.
+TEST_F(CaseSelection, TakesEveryStatusThatIsUnexpected) {
+  for (const Status status :
+       {Status::FAIL, Status::XPASS, Status::HANG, Status::CRASH, Status::INVALID, Status::MISSING}) {
+    const std::string file = results({{"a", a1_, Status::PASS}, {"a", a2_, status}});
+    EXPECT_THAT(select({.failed = file}), ElementsAre("a " + a2_)) << verdict::name_of(status);
+  }
+}
+
 TEST_F(CaseSelection, RefusesAFailedCaseThatIsNoCaseOfTheRun) {
   const std::string on_sim = "world_size=2,launch=thread,device=sim";
   const std::string file =

@@ -56,7 +56,7 @@ std::optional<DefectKind> kind_shown_by(const verdict::CaseResult& row, const sc
   }
   if (row.status != verdict::Status::FAIL || !row.failure) return {};
   // The line of a failure inside a routine is of the routine's file.
-  const bool in_own_file = row.failure->scenario_line == row.failure->line;
+  const bool in_own_file = row.failure->scenario_line == 0;
   if (const scenario::Step* step = in_own_file ? step_at(test_case, row.failure->line) : nullptr) {
     if (step->raises || row.failure->check == "expect") return kind_of_step(*step);
   }

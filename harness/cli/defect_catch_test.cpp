@@ -53,7 +53,6 @@ CaseResult failed(const std::string& check, int line) {
   row.failure = verdict::Failure{};
   row.failure->check = check;
   row.failure->line = line;
-  row.failure->scenario_line = line;
   return row;
 }
 

@@ -55,6 +55,18 @@ TEST_F(Mutate, FindsTheStepsThatBringAFeatureInBlocksToo) {
   EXPECT_EQ(steps[1].place.line, 10);
 }
 
+TEST_F(Mutate, FindsTheStepsOfEveryBranch) {
+  const std::vector<Case> cases =
+      add("ranks: {world_size: [2], launch: [thread]}\nsteps:\n  - let: {x: \"full([2], rank + 1)\"}\n"
+          "  - if: rank > 1\n    steps:\n      - all_reduce: {tensor: x, op: sum}\n"
+          "    else:\n      - all_reduce: {tensor: x, op: sum}\n"
+          "  - choose: world_size\n    among:\n      1:\n        - all_reduce: {tensor: x, op: max}\n"
+          "      2:\n        - all_reduce: {tensor: x, op: max}\n  - expect_equal: [x, 3]\n");
+  std::vector<int> lines;
+  for (const FeatureStep& step : feature_steps(*cases.front().scenario)) lines.push_back(step.place.line);
+  EXPECT_THAT(lines, ElementsAre(8, 10, 14, 16));
+}
+
 TEST_F(Mutate, LeavesOutTheLinesOfOneStep) {
   const std::vector<Case> cases = add(summing);
   const std::string text = content_of(home_.scenarios() + "/sums.yaml");
@@ -162,6 +174,28 @@ TEST_F(Mutate, AcceptsAReasonAndRefusesAWrongOne) {
   EXPECT_EQ(ended.code, 1);
   EXPECT_THAT(ended.out, HasSubstr("NOT EXCUSED"));
   EXPECT_THAT(ended.out, HasSubstr("sums.yaml:10 all_reduce (expect_equal)\n"));
+}
+
+// Without the sum the values are equal.
+TEST_F(Mutate, NoticesAStepByTheCaseThatMustFail) {
+  const Ended ended =
+      run(add("ranks: {world_size: [2], launch: [thread]}\n"
+              "expect_failure: [{when: true, reason: on purpose}]\nsteps:\n"
+              "  - let: {x: \"full([2], rank + 1)\"}\n  - all_reduce: {tensor: x, op: sum}\n"
+              "  - expect_equal: [x, rank + 1]\n"));
+  EXPECT_EQ(ended.code, 0) << ended.out << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("1 step left out: 1 noticed"));
+}
+
+// Only the first case checks the first sum, and it passes. Only the second case checks the second sum, and it fails.
+TEST_F(Mutate, FailsForACaseThatFailsAsItIs) {
+  const Ended ended =
+      run(add("ranks: {world_size: [2], launch: [thread]}\nmatrix: {kind: [a, b]}\nsteps:\n"
+              "  - let: {x: \"full([2], rank + 1)\", y: \"full([2], rank + 1)\"}\n"
+              "  - all_reduce: {tensor: x, op: sum}\n  - all_reduce: {tensor: y, op: sum}\n"
+              "  - {expect_equal: [x, 3], when: kind == 'a'}\n  - {expect_equal: [y, 4], when: kind == 'b'}\n"));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.out, HasSubstr("sums does not pass as it is (expect_equal)\n"));
 }
 
 TEST_F(Mutate, FailsForAScenarioThatFailsAsItIs) {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -208,6 +209,22 @@ TEST_F(PlanCommand, RefusesWhatItCannotPlan) {
       << "machine: small\nlevels:\n  - {name: a, ranks: 2, latency_us: 1, bandwidth_gb_per_s: 1}\n";
   EXPECT_THAT(run({"plan", "replicated", "--world-size", "4", "--machine", home_ / "small.machine"}).err,
               HasSubstr("rank 3 is not on the machine `small`"));
+}
+
+// The number in a condition is not known before the launch. The exit code is that of all stages.
+TEST_F(PlanCommand, FailsWhereAnyStageEndsEarly) {
+  const auto stage = [](const std::string& name, const std::string& condition) {
+    return str("  - name: ", name, "\n    steps:\n      - {model: \"Linear(2, 2)\", as: net}\n",
+               "      - replicate: net\n      - forward: {loss: \"sum(net(ones(1, 2)))\"}\n      - if: ", condition,
+               "\n        steps:\n          - backward: loss\n      - expect: net.weight.grad != none\n");
+  };
+  const std::string open = "item(loss) < 100", closed = "rank < 2";
+  for (const auto& [first, second, code] : std::vector<std::tuple<std::string, std::string, int>>{
+           {closed, closed, 0}, {open, closed, 1}, {closed, open, 1}}) {
+    home_.add("stages", str("ranks: {world_size: [2]}\nstages:\n", stage("one", first), stage("two", second)));
+    const Ended ended = run({"plan", "stages"});
+    EXPECT_EQ(ended.code, code) << ended.out << ended.err;
+  }
 }
 
 // The plan before a launch against the log and the statistics of the run.

@@ -71,6 +71,18 @@ TEST(Watched, GivesEachFileItsOwnTime) {
             "none");
 }
 
+// Together they take more than one file may.
+TEST(Watched, GivesEachFileItsOwnProcessorTime) {
+  EXPECT_EQ(complaint_about([] {
+              for (int file = 0; file < 5; ++file) {
+                const scenario::Evaluation evaluation("mine.yaml", "the reading");
+                const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+                while (std::chrono::steady_clock::now() < end) continue;
+              }
+            }),
+            "none");
+}
+
 TEST(Watched, NamesTheFileThatCrashed) {
   EXPECT_EQ(complaint_about([] {
               const scenario::Evaluation evaluation("mine.yaml", "the reading");

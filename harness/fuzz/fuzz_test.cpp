@@ -29,6 +29,13 @@ TEST(Random, GivesTheNumbersOfSplitmix64) {
   EXPECT_EQ(random.next(), 9817491932198370423ull);
 }
 
+TEST(Random, NoTwoSeedsShareAProgram) {
+  std::set<std::uint64_t> drawn;
+  for (std::uint64_t seed = 0; seed < 40; ++seed)
+    for (std::uint64_t index = 0; index < 40; ++index) drawn.insert(program_seed(seed, index));
+  EXPECT_EQ(drawn.size(), 1600u);
+}
+
 TEST(Chooser, TakesTheSimplestAlternativeWhereATreeSaysNothing) {
   Derivation tree;
   Chooser choose(tree);

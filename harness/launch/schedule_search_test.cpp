@@ -1,6 +1,9 @@
 #include "harness/launch/schedule_search.hpp"
 
+#include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -93,6 +96,30 @@ TEST_P(EachPolicy, RepeatsASeedAndItsSwitchesExactly) {
     orders.insert(order);
   }
   EXPECT_GT(orders.size(), 5u);
+}
+
+// A search takes one seed after the other. The change points of pct follow from the seed and from the run without
+// switches, so that the seed alone repeats the schedule.
+TEST(ScheduleSearch, TakesTheStepsOfPctFromTheRunWithoutSwitches) {
+  ScheduleSearch search(request_from_text("pct:3,5"), 3);
+  const auto record = std::make_unique<schedule::Record>();
+  record->num_decisions = 40;
+  std::optional<ScheduleSpec> spec = search.next();
+  ASSERT_TRUE(spec.has_value());
+  EXPECT_EQ(spec->kind, SchedulePolicy::replay);
+  EXPECT_TRUE(spec->switches.empty());
+  search.ran(*record);
+  for (const std::uint64_t seed : {5u, 6u, 7u}) {
+    spec = search.next();
+    ASSERT_TRUE(spec.has_value());
+    EXPECT_EQ(spec->kind, SchedulePolicy::pct);
+    EXPECT_EQ(spec->seed, seed);
+    EXPECT_EQ(spec->depth, 3);
+    EXPECT_EQ(spec->steps, 40u) << "seed " << seed;
+    record->num_decisions += 10;
+    search.ran(*record);
+  }
+  EXPECT_FALSE(search.next().has_value());
 }
 
 // Interleavings of three actors with two actions each: 6! / (2! 2! 2!) = 90.
@@ -231,8 +258,30 @@ float copy_beside(bool waits) {
   return value;
 }
 
-// The number of schedules out of `all` in which some rank reads something else or fails.
-std::int64_t num_failing(bool waits, const std::string& request, std::int64_t all) {
+// One stream reads a block that the host frees. The stream that allocated the block gets it back.
+float copy_of_released(bool waits) {
+  using namespace device;
+  const Device sim = device_from_name("sim");
+  Stream &owning = stream(sim, Role::compute), &copying = stream(sim, Role::copy_in);
+  MemoryPtr from = allocate(sim, sizeof(float));
+  const MemoryPtr to = allocate(sim, sizeof(float));
+  const auto access = [](const MemoryPtr& memory, Mode mode) { return Access{memory.get(), 0, sizeof(float), mode}; };
+  device::launch(owning, "write", {access(from, Mode::write)}, [](const Pointers& p) { *p.as<float>(0) = 1.0f; });
+  copying.wait(owning.record());
+  device::launch(copying, "copy", {access(from, Mode::read), access(to, Mode::write)},
+                 [](const Pointers& p) { *p.as<float>(1) = *p.as<const float>(0); });
+  const Event copied = copying.record();
+  if (waits) owning.wait(copied);
+  from.reset();
+  owning.wait(copied);
+  float value = 0.0f;
+  read_to_host(&value, *to, 0, sizeof value);
+  synchronize_all();
+  return value;
+}
+
+// The number of schedules out of `all` in which some rank reads something else than 1 or fails.
+std::int64_t num_failing(float (*read)(bool waits), bool waits, const std::string& request, std::int64_t all) {
   ScheduleSearch search(request_from_text(request), all);
   LaunchOptions options = scheduled(2, {});
   std::int64_t failing = 0;
@@ -240,7 +289,7 @@ std::int64_t num_failing(bool waits, const std::string& request, std::int64_t al
     options.schedule->spec = *spec;
     const LaunchResult result = launch(options, [&](int rank) {
       verdict::RankOutcome outcome = fine(rank);
-      outcome.evidence.comparisons = copy_beside(waits) == 1.0f ? 1 : 0;
+      outcome.evidence.comparisons = read(waits) == 1.0f ? 1 : 0;
       comm::exchange(comm::world_group(), "");
       return outcome;
     });
@@ -276,9 +325,14 @@ TEST(ScheduledRanks, EndWithStreamsThatWaitForEachOther) {
 
 TEST(ScheduledRanks, ShowAMissingWaitAndPassWithIt) {
   for (const char* request : {"random:1", "pct:2,1", "exhaustive:30"}) {
-    EXPECT_GT(num_failing(false, request, 30), 0) << request;
-    EXPECT_EQ(num_failing(true, request, 30), 0) << request;
+    EXPECT_GT(num_failing(copy_beside, false, request, 30), 0) << request;
+    EXPECT_EQ(num_failing(copy_beside, true, request, 30), 0) << request;
   }
+}
+
+TEST(ScheduledRanks, ShowMemoryThatIsFreedWhileAStreamReadsIt) {
+  EXPECT_GT(num_failing(copy_of_released, false, "random:1", 30), 0);
+  EXPECT_EQ(num_failing(copy_of_released, true, "random:1", 30), 0);
 }
 
 TEST(ScheduledRanks, DecideTheSameAgain) {

@@ -189,6 +189,22 @@ TEST(CompareRuns, ComparesEachRepetition) {
       << "once";
 }
 
+TEST(CompareRuns, FindsAWorseRepetitionAfterEqualOnes) {
+  CaseResult plain = row("a");
+  plain.evidence.conditions = 3;
+  CaseResult more = plain, less = plain;
+  more.collectives[0].count = 3;
+  less.evidence.conditions = 1;
+  for (const auto& [worse, text] : {std::pair(more, "count 2 -> 3"), std::pair(less, "conditions 3 -> 1")})
+    for (std::size_t at = 1; at < 5; ++at) {
+      std::vector<CaseResult> after(5, plain);
+      after[at] = worse;
+      const RunComparison c = compare_runs(file_of({plain, plain}), file_of(std::move(after)));
+      EXPECT_THAT(texts(c), ElementsAre(testing::EndsWith(str(text, ", in a repetition")))) << at;
+      EXPECT_EQ(c.exit_code(), 1);
+    }
+}
+
 // Each of the new rows is compared with few of the old ones.
 TEST(CompareRuns, ComparesManyRepetitionsInShortTime) {
   CaseResult more = row("a");

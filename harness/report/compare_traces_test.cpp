@@ -1,5 +1,6 @@
 #include "harness/report/compare_traces.hpp"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -65,6 +66,36 @@ TEST(CompareTraces, NamesTheRankThatDiffersFirst) {
   EXPECT_EQ(json["differences"][0]["rank"], 1);
   EXPECT_EQ(json["differences"][0]["after"]["hash"], "b2");
   EXPECT_EQ(json["exit_code"], 1);
+}
+
+// The list does not depend on the rank that differs first.
+TEST(CompareTraces, ListsAllOtherRanksThatDiffer) {
+  const auto different_from = [](std::size_t index) {
+    std::vector<TraceRecord> records = usual();
+    for (std::size_t i = index; i < records.size(); ++i) records[i].hash = "b";
+    return records;
+  };
+  const std::vector<RankTrace> before = {trace(0, usual()), trace(1, usual()), trace(2, usual()), trace(3, usual())};
+  std::vector<std::size_t> places = {1, 2, 3};
+  do {
+    const TraceComparison found =
+        compare_traces(before, {trace(0, different_from(places[0])), trace(1, different_from(places[1])),
+                                trace(2, different_from(places[2])), trace(3, usual())});
+    ASSERT_THAT(found.differences, SizeIs(1));
+    const auto first = std::find(places.begin(), places.end(), 1u) - places.begin();
+    std::vector<std::pair<int, std::size_t>> others = {{0, places[0]}, {1, places[1]}, {2, places[2]}};
+    others.erase(others.begin() + first);
+    EXPECT_EQ(found.differences[0].rank, first);
+    EXPECT_EQ(found.differences[0].also, others);
+    EXPECT_THAT(to_text(found), HasSubstr(str("also rank ", others[0].first, " at record ", others[0].second + 1,
+                                              ", rank ", others[1].first, " at record ", others[1].second + 1, "\n")));
+    const auto json = nlohmann::json::parse(to_json(found))["differences"][0]["also"];
+    ASSERT_EQ(json.size(), 2u);
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(json[i]["rank"], others[i].first);
+      EXPECT_EQ(json[i]["record"], others[i].second);
+    }
+  } while (std::next_permutation(places.begin(), places.end()));
 }
 
 TEST(CompareTraces, ShowsARecordOfOneRunOnly) {

@@ -130,6 +130,7 @@ std::string place_text(const verdict::Failure& failure) {
   std::string text = printable_line(failure.file);
   if (failure.line > 0) text += str(":", failure.line);
   if (failure.line > 0 && failure.column > 0) text += str(":", failure.column);
+  if (failure.scenario_line > 0) text += str(" (used in line ", failure.scenario_line, ")");
   return text;
 }
 

@@ -63,7 +63,7 @@ class Console {
 
 // A failure in full: place, check, message, the failures of some other ranks, and the command that runs the case again.
 std::string failure_text(const verdict::CaseResult& row);
-// "file:line:column", as far as it is known; empty without a file.
+// "file:line:column", as far as it is known, and the line that uses the routine of the file; empty without a file.
 std::string place_text(const verdict::Failure& failure);
 
 }  // namespace lockstep::report

@@ -74,6 +74,13 @@ TEST(Console, PrintsAFailureInFull) {
             "  again: lockstep run compose/a\n");
 }
 
+TEST(Console, NamesTheLineThatUsesARoutine) {
+  CaseResult row = failed();
+  row.failure->file = "scenarios/lib/parity.yaml";
+  row.failure->scenario_line = 31;
+  EXPECT_THAT(shown(row), HasSubstr("\n  scenarios/lib/parity.yaml:12:5 (used in line 31): expect_equal, rank 1,"));
+}
+
 TEST(Console, PrintsTheFailuresOfAFewOtherRanks) {
   CaseResult row = failed();
   row.failure->also.clear();

@@ -38,7 +38,7 @@ TEST(JsonLine, HasTheFieldsOfACaseInTheirOrder) {
       R"("memory":{"parameter":96,"other":5,"peak_total":1024},"records":{"losses":[[1.5,2.5],[0.1]]},)"
       R"("failure":{"check":"expect_equal","file":"scenarios/replicate/single_module.yaml","line":9,"column":5,)"
       R"("rank":1,"iteration":null,"message":"1 of 2 elements\n  \"quoted\"",)"
-      R"("source":["  - expect_equal:","      actual: a"],"also":["rank 0: other"]},)"
+      R"("scenario_line":31,"source":["  - expect_equal:","      actual: a"],"also":["rank 0: other"]},)"
       R"("repro":"lockstep run replicate/single_module --case 'world_size=2'"})");
 }
 

@@ -15,6 +15,7 @@
 namespace lockstep::report {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 using verdict::CaseResult;
@@ -178,11 +179,16 @@ TEST(Junit, GivesFileLineAndPropertiesOfATestcase) {
   EXPECT_STREQ(node.attribute("line").value(), "1");
 }
 
-TEST(Junit, NumbersRepeatedCases) {
-  const auto document = parsed(junit_xml({row("a", "b", Status::PASS), row("a", "b", Status::PASS)}));
-  const auto first = document.child("testsuites").child("testsuite").child("testcase");
-  EXPECT_STREQ(first.attribute("name").value(), "b");
-  EXPECT_STREQ(first.next_sibling().attribute("name").value(), "b (2)");
+// The names of a scenario's cases do not depend on the other scenarios.
+TEST(Junit, NumbersRepeatedCasesOfEachScenario) {
+  const auto document =
+      parsed(junit_xml({row("a", "b", Status::PASS), row("c", "b", Status::PASS), row("a", "b", Status::FAIL),
+                        row("a", "d", Status::PASS), row("c", "b", Status::PASS), row("a", "b", Status::PASS)}));
+  std::vector<std::string> names;
+  for (const auto& suite : document.child("testsuites").children("testsuite"))
+    for (const auto& testcase : suite.children("testcase"))
+      names.push_back(str(suite.attribute("name").value(), ": ", testcase.attribute("name").value()));
+  EXPECT_THAT(names, ElementsAre("a: b", "a: b (2)", "a: d", "a: b (3)", "c: b", "c: b (2)"));
 }
 
 TEST(Junit, IsValidWithoutResults) {

@@ -196,6 +196,7 @@ verdict::Failure failure_of(const Line& line, const Json& json) {
   failure.file = line.text(json, "file");
   failure.line = line.small_or(json, "line", 0);
   failure.column = line.small_or(json, "column", 0);
+  failure.scenario_line = line.small_or(json, "scenario_line", 0);
   failure.rank = line.small_or(json, "rank", -1);
   failure.iteration = line.small_or(json, "iteration", -1);
   failure.message = line.text(json, "message");

@@ -63,6 +63,7 @@ inline verdict::CaseResult full_case() {
   row.failure->column = 5;
   row.failure->rank = 1;
   row.failure->message = "1 of 2 elements\n  \"quoted\"";
+  row.failure->scenario_line = 31;
   row.failure->source = {"  - expect_equal:", "      actual: a"};
   row.failure->also = {"rank 0: other"};
   row.repro = "lockstep run replicate/single_module --case 'world_size=2'";

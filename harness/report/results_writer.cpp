@@ -179,6 +179,7 @@ std::string failure_json(const verdict::Failure& failure) {
       .known("rank", failure.rank, 0)
       .known("iteration", failure.iteration, 0)
       .text("message", failure.message);
+  if (failure.scenario_line > 0) fields.raw("scenario_line", str(failure.scenario_line));
   if (!failure.source.empty()) fields.raw("source", list_of(failure.source, json_text));
   return fields.raw("also", list_of(failure.also, json_text)).take();
 }

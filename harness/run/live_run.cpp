@@ -229,7 +229,7 @@ void LiveRun::fail(const Site& site, std::string message, bool secondary) {
   failure.note_size = note.size();
   failure.time_ns = site.time_ns;
   failure.secondary = secondary;
-  failure.scenario_line = site.scenario_line;
+  if (site.file != spec_.scenario->file) failure.scenario_line = site.scenario_line;
   outcome_.failures.push_back(std::move(failure));
 }
 

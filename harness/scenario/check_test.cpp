@@ -209,6 +209,27 @@ TEST(Check, ChecksHooks) {
       "with `let`");
 }
 
+TEST(Check, RefusesNamesOfEachLoopAroundAHook) {
+  const std::string steps =
+      "  - model: Net()\n    as: m\n"
+      "  - for_each: {name: i, in: '[1, 2]'}\n    steps:\n"
+      "      - for_each: {name: [j, k], in: '[[0, 1]]', index: n}\n        steps:\n"
+      "          - let: {own: i + j}\n"
+      "          - if: j == 0\n            steps:\n"
+      "              - hook: {modules: 'm.fc${i}', at: before_forward}\n"
+      "                steps: [{seed: i}, {seed: j}, {seed: k}, {seed: n}, {seed: own}]\n"
+      "      - hook: {modules: m, at: before_forward}\n        steps: [{seed: i}]\n"
+      "  - let: {i: 3}\n"  // no name of a loop any more
+      "  - hook: {modules: m, at: after_forward}\n    steps: [{seed: i}]\n";
+  const auto refused = [](const std::string& place, const std::string& name) {
+    return str("t.yaml:", place, ": a hook looks up `", name,
+               "` when it runs, after the loop has changed it; bind its value to another name with `let`");
+  };
+  EXPECT_EQ(short_errors_of_steps(steps),
+            str(refused("15:32", "i"), "\n", refused("15:43", "j"), "\n", refused("15:54", "k"), "\n",
+                refused("15:65", "n"), "\n", refused("17:24", "i")));
+}
+
 TEST(Check, ChecksEntriesOfLabelledMatrix) {
   const std::string head = "matrix: {mode: {all: {recurse: true}, some: {recurse: false, depth: 2}}}\n";
   EXPECT_EQ(errors_of_steps("  - seed: mode.depth if mode.label == 'some' and mode.recurse else 1\n", head), "");

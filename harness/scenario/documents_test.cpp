@@ -64,6 +64,23 @@ TEST(Documents, CountCasesAtOneWorldSizeAndLaunch) {
   EXPECT_EQ(num_cases_at_one_size(list_rows({scenario}, at_four).front()), 2);
 }
 
+TEST(Documents, PageAddsUpTheCasesOfTheMirrorsOfATest) {
+  Library library(LOCKSTEP_SOURCE_DIR "/scenarios");
+  const auto mirror = [&](const std::string& name, const std::string& values) {
+    return library.load_text(
+        str("scenario: test/", name, "\nsummary: A test.\nmirrors: {document: test_fully_shard_state_dict.py, test: ",
+            "replicate_single_module_save_load, number: 14}\nranks: {world_size: [2, 4]}\nmatrix: {a: ", values,
+            "}\nsteps:\n  - expect: rank < 9\n"),
+        name + ".yaml");
+  };
+  const std::string page =
+      documents_page(list_rows({mirror("one", "[1, 2]"), mirror("two", "[1, 2, 3]"), mirror("three", "[1]")}, {}));
+  const std::size_t row = page.find("\n| 14 | ");
+  ASSERT_NE(row, std::string::npos);
+  const std::string text = page.substr(row + 1, page.find('\n', row + 1) - row - 1);
+  EXPECT_TRUE(text.ends_with(" | 6 of 1 |")) << text;
+}
+
 // Compares a generated file with its text, or writes it where LOCKSTEP_WRITE_REFERENCE is set.
 void expect_fresh(const std::string& file, const std::string& text, const std::string& remedy) {
   const std::string path = str(LOCKSTEP_SOURCE_DIR "/", file);

@@ -240,6 +240,7 @@ void judge_success(CaseResult& row, const Expectation& expectation, const std::v
     failure.file = site->place.file;
     failure.line = site->place.line;
     failure.column = site->place.column;
+    failure.scenario_line = site->scenario_line;
     failure.message = "no rank reached this check, and no parameter rules it out";
     row.failure = std::move(failure);
   } else if (!row.evidence.any()) {

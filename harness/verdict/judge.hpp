@@ -78,6 +78,7 @@ struct RankOutcome {
 struct CheckSite {
   std::string id;  // the interpreter's name for it: its place and the routines that lead there
   StepPlace place;
+  int scenario_line = 0;  // inside a routine: the line of the scenario's own file that calls it
 };
 
 struct ExpectedFailure {

@@ -113,7 +113,7 @@ struct Failure {
   std::int64_t time_ns = 0;              // monotonic clock, to find the first failure; not written
   // The consequence of a peer's end. It is never the cause while there is another failure. Not written.
   bool secondary = false;
-  int scenario_line = 0;  // inside a routine: the line of the scenario's own file that calls it; not written
+  int scenario_line = 0;  // inside a routine: the line of the scenario's own file that uses it; otherwise 0
   // The characters of the step's note at the end of `message`. No expected text may be found in them. Not written.
   std::uint64_t note_size = 0;
   // The lines of `also` without the notes of their steps, for the expected failure. Not written.

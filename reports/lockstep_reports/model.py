@@ -168,6 +168,7 @@ class Failure:
     message: str | None
     also: list[str]
     source: list[str] = field(default_factory=list)  # the lines of the step in its file, from `line` on
+    scenario_line: int | None = None  # of the scenario's own file, where it uses the routine of `file`
 
     @property
     def listing(self) -> str:

@@ -80,6 +80,7 @@ def _failure_from(value: Any) -> Failure | None:
         message=text_of(value.get("message")),
         also=[text_of(line) or "" for line in list_of(value.get("also"))],
         source=[text_of(line) or "" for line in list_of(value.get("source"))],
+        scenario_line=count_of(value.get("scenario_line")),
     )
 
 

@@ -252,8 +252,9 @@ def test_the_head_has_no_absolute_tolerance(tmp_path):
 
 def test_a_failure_shows_the_lines_of_its_step(tmp_path):
     case = sample.case_row(random.Random(1), 8, "FAIL")
-    case["failure"].update(line=9, source=["  - expect_equal:", "      actual: <b>loss</b>"])
+    case["failure"].update(line=9, scenario_line=31, source=["  - expect_equal:", "      actual: <b>loss</b>"])
     text, page = page_of(tmp_path, [case])
+    assert "used in line 31" in page.text
     assert " 9 |   - expect_equal:" in "".join(page.texts) and "10 |       actual: <b>loss</b>" in "".join(page.texts)
     assert "<b>loss" not in text
 

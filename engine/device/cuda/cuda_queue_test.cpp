@@ -139,6 +139,22 @@ TEST_F(CudaQueueTest, WaitsForTheItemsBeforeTheEventAlone) {
   cuda_.resume(handle_of(compute()));
 }
 
+TEST_F(CudaQueueTest, KeepsTheMarksOfItemsThatTheStreamHasNotReached) {
+  compute();
+  cuda_.hold(handle_of(compute()));
+  kernel(compute(), "first");
+  const Event first = compute().record();
+  kernel(compute(), "second");
+  const Event second = compute().record();
+  kernel(compute(), "later");
+  cuda_.resume(handle_of(compute()));
+  first.synchronize();
+  const int marks = cuda_.count("record_event");
+  EXPECT_EQ(marks, 2);
+  second.synchronize();
+  EXPECT_EQ(cuda_.count("record_event"), marks) << "a further mark waits for the later kernel, too";
+}
+
 TEST_F(CudaQueueTest, MarksAnItemOfTheWorkerWithoutAWait) {
   std::atomic<bool> agreed = false;
   collective(side(), "gathered", until(agreed));  // the worker may have begun it already

@@ -50,10 +50,11 @@ class CheckCollector {
  public:
   explicit CheckCollector(std::vector<verdict::CheckSite>& sites) : sites_(sites) {}
 
-  void scope(const Steps& steps, Bindings known, const std::string& file, const std::string& use_path) {
+  void scope(const Steps& steps, Bindings known, const std::string& file, const std::string& use_path,
+             int scenario_line) {
     std::map<std::string, int> num_bindings;
     count_bindings(steps, num_bindings);
-    Walk walk{std::move(known), num_bindings, file, use_path};
+    Walk walk{std::move(known), num_bindings, file, use_path, scenario_line};
     for (const auto& [name, count] : num_bindings)
       if (count > 1) walk.known.erase(name);
     visit(steps, walk);
@@ -64,7 +65,8 @@ class CheckCollector {
     Bindings known;
     const std::map<std::string, int>& num_bindings;
     std::string file;
-    std::string use_path;  // the places of the calling `use` steps
+    std::string use_path;   // the places of the calling `use` steps
+    int scenario_line = 0;  // of the first of them
   };
 
   static std::optional<Literal> constant(const Expr& expr, const Walk& walk) {
@@ -90,7 +92,9 @@ class CheckCollector {
       const std::string id = walk.use_path + to_text(step.place);
       if (seen_.insert(id).second)
         sites_.push_back(
-            {id, {std::string(scenario::name_of(step.verb)), step.place.file, step.place.line, step.place.column}});
+            {id,
+             {std::string(scenario::name_of(step.verb)), step.place.file, step.place.line, step.place.column},
+             walk.scenario_line});
     }
     switch (step.verb) {
       case scenario::Verb::let:
@@ -155,7 +159,8 @@ class CheckCollector {
       if (std::optional<Literal> literal = constant(*value, walk))
         known.insert_or_assign(parameter.name, std::move(*literal));
     }
-    scope(step.routine->steps, std::move(known), step.routine->file, walk.use_path + to_text(step.place) + ">");
+    scope(step.routine->steps, std::move(known), step.routine->file, walk.use_path + to_text(step.place) + ">",
+          walk.scenario_line > 0 ? walk.scenario_line : step.place.line);
   }
 
   std::vector<verdict::CheckSite>& sites_;
@@ -178,7 +183,7 @@ verdict::Expectation expectation_of(const CaseSpec& spec) {
   for (std::size_t i = 0; i < spec.scenario->stages.size(); ++i) {
     const int world_size = i < test_case.stages.size() ? test_case.stages[i].world_size : test_case.world_size;
     known.insert_or_assign("world_size", Literal(world_size));
-    collector.scope(spec.scenario->stages[i].steps, known, spec.scenario->file, "");
+    collector.scope(spec.scenario->stages[i].steps, known, spec.scenario->file, "", 0);
   }
   if (test_case.expect_failure) {
     verdict::ExpectedFailure failure;

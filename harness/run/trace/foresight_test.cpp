@@ -140,6 +140,32 @@ TEST(Foresight, ReportsCasesWithoutAnyCheck) {
   EXPECT_THAT(errors_of("  - {barrier: all_ranks, raises: never}\n"), IsEmpty());
 }
 
+TEST(Foresight, CountsChecksOfTheBranchesThatRun) {
+  const auto silent = ElementsAre(HasSubstr("no step checks anything"));
+  const auto block = [](const std::string& head) {
+    return str("  - ", head, "\n    steps:\n      - expect: rank < 2\n");
+  };
+  const std::string otherwise = "    else:\n      - barrier: all_ranks\n";
+  EXPECT_THAT(errors_of(block("if: world_size > 8")), silent);
+  EXPECT_THAT(errors_of(str(block("if: world_size > 8"), otherwise)), silent);
+  EXPECT_THAT(errors_of(str(block("if: world_size == 2"), otherwise)), IsEmpty());
+  const std::string in_else =
+      "  - if: world_size == 2\n    steps:\n      - barrier: all_ranks\n    else:\n      - expect: rank < 2\n";
+  EXPECT_THAT(errors_of(in_else), silent);
+  EXPECT_THAT(errors_of(block("repeat: 2\n    when: world_size > 8")), silent);
+  EXPECT_THAT(
+      errors_of(
+          "  - if: world_size > 8\n    steps:\n      - repeat: 2\n        steps:\n          - expect: rank < 2\n"),
+      silent);
+  const std::string chosen =
+      "  - choose: kind\n    among:\n      a:\n        - barrier: all_ranks\n      b:\n        - expect: rank < 2\n";
+  EXPECT_THAT(errors_of(chosen, "matrix: {kind: [a]}\n"), silent);
+  EXPECT_THAT(errors_of(chosen, "matrix: {kind: [b]}\n"), IsEmpty());
+  // Either branch may run.
+  const std::string drawn = "  - let: {drawn: item(sum(randn(2)))}\n";
+  EXPECT_THAT(errors_of(str(drawn, block("if: drawn > 0"), otherwise)), IsEmpty());
+}
+
 TEST(Foresight, SkipsCasesThatMustFail) {
   EXPECT_THAT(errors_of(str(model, "  - unshard: m.7\n"), "expect_failure: [{when: true, reason: no such layer}]\n"),
               IsEmpty());

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "engine/comm/process_group.hpp"
 #include "engine/core/error.hpp"
 #include "harness/launch/launcher.hpp"
 #include "harness/run/test_support.hpp"
@@ -171,6 +172,51 @@ TEST(PlanBoard, AWrongPlanDoesNotJudgeARank) {
   ASSERT_THAT(judged.mismatches, SizeIs(expected.mismatches.size()));
   for (std::size_t i = 0; i < judged.mismatches.size(); ++i)
     EXPECT_EQ(judged.mismatches[i].message, expected.mismatches[i].message);
+}
+
+// A rank that issued other collectives than the posted plan makes a plan of its own.
+TEST(PlanBoard, APlanConfirmsExactlyItsCollectives) {
+  scenario::Library library(LOCKSTEP_SOURCE_DIR "/scenarios");
+  const auto scenario = library.load_text(
+      str("steps:", replicated, "scenario: test/text\nsummary: A test.\nranks: {world_size: [2]}\n"), "text.yaml");
+  const std::vector<scenario::Case> cases = scenario::expand(scenario, {});
+  CaseSpec spec;
+  spec.scenario = scenario.get();
+  spec.library = &library;
+  spec.test_case = &cases.at(0);
+  const auto issued = [](comm::Operation operation, comm::Family family, std::int64_t bytes) {
+    comm::LogEntry entry;
+    entry.operation = operation;
+    entry.family = family;
+    entry.axis = "dp";
+    entry.group_size = 2;
+    entry.owner = "net";
+    entry.bytes = bytes;
+    return entry;
+  };
+  const comm::LogEntry first = issued(comm::Operation::broadcast, comm::Family::start_up, 16);
+  const comm::LogEntry last = issued(comm::Operation::all_reduce, comm::Family::data_parallel, 24);
+  const comm::LogEntry longer = issued(comm::Operation::all_reduce, comm::Family::data_parallel, 32);
+  const comm::LogEntry by_hand = issued(comm::Operation::all_reduce, comm::Family::user, 24);
+  const auto is_confirmed = [&](const std::vector<comm::LogEntry>& log, const LogRanges& left_out = {}) {
+    spec.plans = std::make_shared<PlanBoard>();
+    const std::uint64_t digest = digest_of_plan(spec, 7, 0, 2);
+    EXPECT_TRUE(spec.plans->find(digest, 0).value().is_mine);
+    spec.plans->post(digest, 0,
+                     outcome_of({{"start_up", "broadcast", "dp", 2, "other", "net", 0, 16, false, 0},
+                                 {"data_parallel", "all_reduce", "dp", 2, "other", "net", 0, 24, false, 0}}));
+    return check_plan(spec, 1, 2, 0, log, left_out, {7}).num_dry_runs == 0;
+  };
+  EXPECT_TRUE(is_confirmed({first, last}));
+  EXPECT_FALSE(is_confirmed({}));
+  EXPECT_FALSE(is_confirmed({first}));
+  EXPECT_FALSE(is_confirmed({first, last, last})) << "it goes on after the end of the plan";
+  EXPECT_FALSE(is_confirmed({first, first, last}));
+  EXPECT_FALSE(is_confirmed({last, first}));
+  EXPECT_FALSE(is_confirmed({first, longer}));
+  // No plan contains the collectives that a step asks for, nor those of a step that must fail.
+  EXPECT_TRUE(is_confirmed({by_hand, first, last, by_hand}));
+  EXPECT_TRUE(is_confirmed({first, last, last}, {{2, 3}}));
 }
 
 // Ranks 0 and 1 replicate, ranks 2 and 3 shard: their plans have nothing in common. Each rank is judged by its own.
