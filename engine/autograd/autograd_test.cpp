@@ -172,6 +172,21 @@ TEST_F(Autograd, RemovesAHookOfAResult) {
   EXPECT_THAT(values(grad(x)), ElementsAre(20, 20));  // 2 * 10
 }
 
+TEST_F(Autograd, KeepsTheGradientThatArrivedBeforeAHookWasRemoved) {
+  const Tensor x = leaf({1, 2});
+  int calls = 0;
+  const Tensor watched = watch_first_gradient({ops::mul(x, 2.0)}, [&] { ++calls; })[0];
+  const HookId removed = add_hook(watched, [](const Tensor& gradient) { return raw::mul(gradient, 10.0); });
+  const Tensor second = ops::mul(watched, 3.0), first = ops::mul(watched, 5.0);  // in the order of backward
+  add_hook(second, [&](const Tensor&) {
+    remove_hook(watched, removed);
+    return Tensor();
+  });
+  backward({ops::add(ops::sum(second), ops::sum(first))});
+  EXPECT_THAT(values(grad(x)), ElementsAre(16, 16));  // (3 + 5) * 2, without the removed hook
+  EXPECT_EQ(calls, 1);
+}
+
 TEST_F(Autograd, CallsTheAccumulatorInsteadOfAccumulating) {
   const Tensor x = leaf({1, 2});
   std::vector<double> got;

@@ -241,12 +241,8 @@ void BackwardPass::run_ready() {
 
 void BackwardPass::run_node(NodeTask& task) {
   Node& node = *task.node;
-  if (node.passes_gradients_on()) {
+  if (task.grads.empty()) {                  // no gradient arrived, or all were passed on: settle its edges
     if (task.has_passed) node.on_arrival();  // it has saved nothing that could be freed
-    for (const Edge& edge : node.edges) deliver(edge, Tensor(), nullptr);
-    return;
-  }
-  if (task.grads.empty()) {  // no gradient arrived: settle its edges
     for (const Edge& edge : node.edges) deliver(edge, Tensor(), nullptr);
     return;
   }

@@ -93,7 +93,8 @@ void note_step(optim::Optimizer&, const optim::Group& group) {
   std::optional<std::map<const TensorImpl*, FlatMember>> members;  // made if this rank has something to note
   for (const optim::ParameterRef& parameter : group.parameters) {
     const Tensor tensor = parameter.get();
-    if (tensor.num_elements() > 0 || !(grad(tensor).defined() || has_grad_of_peers(tensor))) continue;
+    // The optimizer itself has noted the step of a parameter with a gradient.
+    if (tensor.num_elements() > 0 || grad(tensor).defined() || !has_grad_of_peers(tensor)) continue;
     if (!members) members = flat_members();
     if (const auto at = members->find(&tensor.impl()); at != members->end()) at->second.unit->note_step_elsewhere();
   }

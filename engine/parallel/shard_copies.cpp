@@ -78,8 +78,7 @@ void zero_padding(const Tensor& gathered, const layout::ShardedParameter& cut, c
   for (int number = 0; number < cut.num_shards; ++number) {
     const std::int64_t length = layout::chunk(cut.sizes[cut.dim], cut.num_shards, number).length;
     if (length == padded[cut.dim] || elements == 0) continue;
-    const std::int64_t offset = bounded_product(flat.per_rank, number / flat.shards_per_rank) + flat.offsets[index] +
-                                bounded_product(elements, number % flat.shards_per_rank);
+    const std::int64_t offset = bounded_product(flat.per_rank, number) + flat.offsets[index];
     const Tensor shard = as_strided(gathered, padded, contiguous_strides(padded), gathered.offset() + offset);
     raw::zero_(slice(shard, cut.dim, length, padded[cut.dim]));
   }

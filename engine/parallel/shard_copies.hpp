@@ -13,7 +13,7 @@ void copy_out(const Tensor& full, const Tensor& gathered, const layout::ShardedP
               const layout::FlatShards& flat, std::size_t index);
 void copy_in(const Tensor& gathered, const Tensor& full, const layout::ShardedParameter& cut,
              const layout::FlatShards& flat, std::size_t index);
-// Zeroes the padding of parameter `index`, which copy_in() skips.
+// Zeroes the padding of parameter `index`, which copy_in() skips. Each rank has one shard.
 void zero_padding(const Tensor& gathered, const layout::ShardedParameter& cut, const layout::FlatShards& flat,
                   std::size_t index);
 // A contiguous view of `sizes` and `dtype` over a contiguous flat buffer of any type, from a byte offset that is a
