@@ -275,7 +275,7 @@ std::vector<FlatUnit> flat_shard(const ModulePtr& module, const FlatShardOptions
   FlatShardOptions options = given;
   if (options.name.empty()) options.name = module->type();
   check_types(options.mixed_precision);
-  Application(module, flat_shard_name);  // throws for one that is flat-sharded already
+  if (is_flat_sharded(module)) Application(module, flat_shard_name);  // throws
   check_unmanaged(*module, flat_shard_name);
   const ShardMesh mesh = mesh_of(options);
   const std::vector<Unit> units = UnitFinder(options).find(module);

@@ -9,6 +9,7 @@
 // the shard of each trained tensor lies in the sum.
 #pragma once
 
+#include <any>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -100,7 +101,8 @@ class GroupShards {
   // Puts the unsharded parameters into the slots. `gathered`: the flat output of `num_ranks` ranks. Runs on compute.
   // Returns whether the parameters have taken over the memory of the output.
   virtual bool install_unsharded(const Tensor& gathered, int num_ranks) = 0;
-  virtual void forget_gather_input() {}  // of an all-gather that is dropped
+  // The metadata of the extensions of the last all-gather, which copy-out has used or which is dropped.
+  virtual std::any take_gather_metadata() { return {}; }
   // After an evaluation or a backward: puts the shards into the slots, while the unsharded parameters stay in memory.
   // Returns whether it did. show_unsharded() puts the unsharded parameters back.
   virtual bool show_shards() { return false; }

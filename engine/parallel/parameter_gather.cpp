@@ -69,7 +69,6 @@ bool PerParameterShards::install_unsharded(const Tensor& gathered, int num_ranks
       unpack_extended(i, gathered, memory);
     parameter.put_unsharded();
   }
-  sent_.clear();
   return false;
 }
 

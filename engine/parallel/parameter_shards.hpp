@@ -4,8 +4,10 @@
 // after forward), parameter_extension.cpp (all-gathers with extensions).
 #pragma once
 
+#include <any>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/parallel/group_shards.hpp"
@@ -30,7 +32,7 @@ class PerParameterShards final : public GroupShards {
   Tensor gather_input(const KeptShards* kept) override;
   Tensor gather_output(const Tensor& input, int num_ranks) override;
   bool install_unsharded(const Tensor& gathered, int num_ranks) override;
-  void forget_gather_input() override { sent_.clear(); }
+  std::any take_gather_metadata() override { return std::exchange(sent_, {}); }
   void show_unsharded() override;
   std::optional<UsedMemory> install_shards() override;
   KeptShards install_kept(int ranks) override;

@@ -33,11 +33,12 @@ void free_inputs(std::vector<ReductionInput>& inputs, std::size_t num_kept) {
 }  // namespace
 
 void GatherBuffers::free(const ShardStreams& streams) {
-  // Copy-in allocated the input and the all-gather read it. The all-gather allocated the output and copy-out read it.
-  // Copy-out ran after both.
+  // Copy-in allocated the input and the metadata. The all-gather read the input and allocated the output. Copy-out,
+  // which ran after both, read the output and the metadata.
   wait(WaitEdge::copy_in_for_copy_out, streams.copy_in, copied_out);
   wait(WaitEdge::all_gather_for_copy_out, streams.all_gather, copied_out);
   input = output = Tensor();
+  metadata.reset();
   work = comm::Work();
 }
 

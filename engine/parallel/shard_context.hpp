@@ -2,6 +2,7 @@
 // buffers of all-gathers and reductions that other streams may still read.
 #pragma once
 
+#include <any>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -34,6 +35,7 @@ struct ShardStreams {
 struct GatherBuffers {
   Tensor input, output;
   comm::Work work;
+  std::any metadata;  // of extensions; copy-out may read its tensors
   device::Event copied_out;
   void free(const ShardStreams& streams);
 };

@@ -134,6 +134,7 @@ void ShardGroup::finish_unshard(bool keep_buffers) {
   fills_slots = true;
   if (source) source->shown.clear();  // only the slots keep them from here on
   const bool took_output = shards_->install_unsharded(buffers.output, num_ranks);
+  buffers.metadata = shards_->take_gather_metadata();
   for (std::size_t i = 0; i < shards_->num_parameters(); ++i) {
     UnshardedParameter& parameter = shards_->parameter(i);
     if (!std::exchange(parameter.is_new_leaf, false)) continue;
@@ -171,13 +172,13 @@ void ShardGroup::free_unused_gather() {
   buffers.copied_out = compute.record();
   if (shards_->offloads())
     wait(WaitEdge::host_for_copy_in, device::current_stream(device::Device{}), buffers.copied_out);
+  buffers.metadata = shards_->take_gather_metadata();
   buffers.free(streams);
 }
 
 void ShardGroup::drop_unused_gather() {
   note_event(EventKind::reshard, owner(), settings().module);
   free_unused_gather();
-  shards_->forget_gather_input();
   shards_->install_shards();
   move_to(Sharded{});
 }

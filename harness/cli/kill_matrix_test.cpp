@@ -132,11 +132,16 @@ TEST_F(KillMatrix, MissesEveryDefectWithoutACase) {
 
 TEST_F(KillMatrix, FailsWhenACatcherFailsWithoutTheDefect) {
   add("broken", fails);
-  const Ended ended = run(cases_, only("sum_leaves_out_rank"));
-  EXPECT_EQ(ended.code, 1);
-  EXPECT_THAT(ended.out, HasSubstr("caught   sum_leaves_out_rank"));
-  EXPECT_THAT(ended.out, HasSubstr("without a defect: FAIL broken [world_size=1,launch=thread,device=cpu]: "));
-  EXPECT_THAT(ended.out, HasSubstr("1 of 1 defect caught; the run of 1 case without a defect is NOT clean\n"));
+  KillMatrixOptions options = only("sum_leaves_out_rank");
+  options.results_file = home_ / "defects.jsonl";
+  for (const bool caught_before : {false, true}) {
+    if (caught_before) options.earlier_results = options.results_file;
+    const Ended ended = run(cases_, options);
+    EXPECT_EQ(ended.code, 1) << caught_before;
+    EXPECT_THAT(ended.out, HasSubstr("caught   sum_leaves_out_rank"));
+    EXPECT_THAT(ended.out, HasSubstr("without a defect: FAIL broken [world_size=1,launch=thread,device=cpu]: "));
+    EXPECT_THAT(ended.out, HasSubstr("1 of 1 defect caught; the run of 1 case without a defect is NOT clean\n"));
+  }
 }
 
 TEST_F(KillMatrix, StopsAfterTheFirstCatchUnlessAllCasesAreAsked) {

@@ -173,7 +173,7 @@ void SwitchShrinker::judged(bool fails, const schedule::Record& record) {
   switches_ = is_complete && effective.size() < candidate_.size() ? std::move(effective) : candidate_;
   if (was_first) return;
   parts_ = std::max<std::size_t>(parts_ - 1, 2);
-  part_ = part_ > 0 ? part_ - 1 : 0;
+  part_ = 0;  // parts that were needed beside the one left out may not be needed any more
 }
 
 }  // namespace lockstep::launch

@@ -1,11 +1,13 @@
 #include "harness/launch/schedule_search.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -177,6 +179,25 @@ TEST(SwitchShrinker, LeavesTheOneSwitchOfALostUpdate) {
   EXPECT_EQ(shrinker.switches().size(), 1u);
   run.spec = {.switches = shrinker.switches()};
   EXPECT_EQ(lost_update(run), 1);
+}
+
+// Whichever of the switches a failure needs, one or two of them, no other one is left.
+TEST(SwitchShrinker, LeavesOnlySwitchesThatAreNeeded) {
+  const auto record = std::make_unique<schedule::Record>();
+  record->num_decisions = 1;  // none of them is kept, so the record does not say which switches had an effect
+  std::vector<Switch> failing;
+  for (std::uint32_t step = 1; step <= 8; ++step) failing.push_back({"rank 0", step, "rank 1"});
+  for (std::size_t a = 0; a < failing.size(); ++a) {
+    for (std::size_t b = a; b < failing.size(); ++b) {
+      SwitchShrinker shrinker(failing, 1000);
+      while (const auto candidate = shrinker.candidate()) {
+        const bool has_a = std::find(candidate->begin(), candidate->end(), failing[a]) != candidate->end();
+        const bool has_b = std::find(candidate->begin(), candidate->end(), failing[b]) != candidate->end();
+        shrinker.judged(has_a && has_b, *record);
+      }
+      EXPECT_EQ(shrinker.switches().size(), a == b ? 1u : 2u) << "switches " << a << " and " << b;
+    }
+  }
 }
 
 TEST(Schedule, NamesTheWaitsWhenNoActorCanRun) {
