@@ -101,7 +101,7 @@ class GroupShards {
   // Puts the unsharded parameters into the slots. `gathered`: the flat output of `num_ranks` ranks. Runs on compute.
   // Returns whether the parameters have taken over the memory of the output.
   virtual bool install_unsharded(const Tensor& gathered, int num_ranks) = 0;
-  // The metadata of the extensions of the last all-gather, which copy-out has used or which is dropped.
+  // What copy-out has read, or would have read, of the extensions of the last all-gather; empty without extensions.
   virtual std::any take_gather_metadata() { return {}; }
   // After an evaluation or a backward: puts the shards into the slots, while the unsharded parameters stay in memory.
   // Returns whether it did. show_unsharded() puts the unsharded parameters back.

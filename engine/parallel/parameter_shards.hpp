@@ -32,7 +32,7 @@ class PerParameterShards final : public GroupShards {
   Tensor gather_input(const KeptShards* kept) override;
   Tensor gather_output(const Tensor& input, int num_ranks) override;
   bool install_unsharded(const Tensor& gathered, int num_ranks) override;
-  std::any take_gather_metadata() override { return std::exchange(sent_, {}); }
+  std::any take_gather_metadata() override { return sent_.empty() ? std::any() : std::any(std::exchange(sent_, {})); }
   void show_unsharded() override;
   std::optional<UsedMemory> install_shards() override;
   KeptShards install_kept(int ranks) override;
