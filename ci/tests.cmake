@@ -125,6 +125,7 @@ lockstep_python_test(checks 300 ci/test_checks.py)
 lockstep_python_test(covering_array 60 ci/test_covering_array.py)
 lockstep_python_test(mutants 300 ci/test_mutants.py)
 lockstep_python_test(command_line 300 ci/test_command_line.py)
+lockstep_python_test(results 120 ci/test_results.py)
 lockstep_python_test(refusals 300 ci/test_refusals.py)
 lockstep_python_test(timeline 300 ci/test_timeline.py)
 lockstep_python_test(launcher 300 ci/test_launcher.py)
@@ -137,7 +138,7 @@ if(NOT LOCKSTEP_CUDA)
   set_tests_properties(hosts_with_gpus sum_order nccl_failures series PROPERTIES RUN_SERIAL TRUE)
 endif()
 lockstep_python_test(faults 60 ci/test_faults.py)
-set_tests_properties(command_line refusals timeline launcher hosts PROPERTIES RUN_SERIAL TRUE)
+set_tests_properties(command_line results refusals timeline launcher hosts PROPERTIES RUN_SERIAL TRUE)
 
 # A sample of the points at which a call can fail, and random damage to running programs. Both print their seeds. The tools preload a
 # library into the program, which the sanitizers do not permit.
