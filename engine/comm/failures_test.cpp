@@ -23,12 +23,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-double seconds_of(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 Tensor floats(std::int64_t count, float value = 1.0f) {
   return tensor_of(std::vector<float>(static_cast<std::size_t>(count), value), DType::float32);
 }
@@ -257,90 +251,7 @@ TEST_P(CollectiveFailures, PoisonsOnlyItsGroup) {
   for (const std::string& failure : failures) EXPECT_EQ(failure, "");
 }
 
-// ---- ranks that do not arrive
-
-TEST_P(CollectiveFailures, NamesRanksThatMissTheDeadline) {
-  std::vector<std::string> failures;
-  const double took = seconds_of([&] {
-    failures = run(
-        3,
-        [](int rank) {
-          RankContext::current().scenario_line = 20;
-          barrier(world_group());
-          RankContext::current().scenario_line = 21 + rank;
-          if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(600));
-          all_reduce(world_group(), floats(4), ReduceOp::sum, {.owner = "head"});
-        },
-        0.2);
-  });
-  for (const std::string& failure : failures)
-    EXPECT_THAT(failure, AllOf(HasSubstr("rank 2 did not arrive within 0.2 s"),
-                               HasSubstr("rank 0 in all_reduce(sum) of 4 float32 for head at line 21"),
-                               HasSubstr("Called last: rank 2 barrier at line 20 (#0 of group [0, 1, 2]")));
-  EXPECT_LT(took, 2.0);
-}
-
-// Ranks of a launcher that does not call announce_begin() have deadlines, too.
-TEST_P(CollectiveFailures, TheFirstCollectiveBeginsARank) {
-  World world(2, GetParam());
-  const std::vector<std::string> failures = run_ranks(
-      world,
-      [](int rank) {
-        Communicator::current().state()->control().begun_ns.store(0);
-        barrier(world_group());
-        if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(700));
-        all_reduce(world_group(), floats(4), ReduceOp::sum);
-      },
-      0.2);
-  EXPECT_THAT(failures[0], HasSubstr("rank 1 did not arrive within 0.2 s"));
-}
-
-// The time to launch a rank does not count: the deadline counts from the moment when all members have begun.
-TEST_P(CollectiveFailures, CountsADeadlineFromWhenAllHaveBegun) {
-  const auto late_launch_of = [](int late) {
-    return [late](int rank) {
-      if (rank == late) std::this_thread::sleep_for(std::chrono::milliseconds(700));
-    };
-  };
-  for (const int last : {0, 1}) {
-    World world(3, GetParam());
-    world.launch = late_launch_of(last);
-    for (const std::string& failure : run_ranks(
-             world, [](int) { all_reduce(world_group(), floats(4), ReduceOp::sum); }, 0.2))
-      EXPECT_EQ(failure, "") << "the last to begin is rank " << last;
-  }
-  World late(2, GetParam());
-  late.launch = late_launch_of(1);
-  const double took = seconds_of([&] {
-    const auto failures = run_ranks(
-        late,
-        [](int rank) {
-          if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(700));
-          barrier(world_group());
-        },
-        0.2);
-    EXPECT_THAT(failures[0], HasSubstr("rank 1 did not arrive within 0.2 s"));
-  });
-  EXPECT_GT(took, 0.9);
-}
-
-// Rank 0, which is no member, begins last.
-TEST_P(CollectiveFailures, CountsADeadlineFromWhenTheMembersHaveBegun) {
-  World world(3, GetParam());
-  world.launch = [](int rank) {
-    if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1000));
-  };
-  const std::vector<std::string> failures = run_ranks(
-      world,
-      [](int rank) {
-        if (rank == 0) return;
-        barrier(group_of({1, 2}));
-        if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(600));
-        barrier(group_of({1, 2}));
-      },
-      0.2);
-  EXPECT_THAT(failures[1], HasSubstr("rank 2 did not arrive within 0.2 s"));
-}
+// ---- ranks that end
 
 TEST_P(CollectiveFailures, ReportsAnEndedRankAtOnce) {
   std::vector<std::string> failures;

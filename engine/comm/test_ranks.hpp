@@ -4,6 +4,7 @@
 //     EXPECT_EQ(failure, "");
 #pragma once
 
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -39,6 +40,12 @@ struct World {
 };
 
 using Body = std::function<void(int rank)>;
+
+inline double seconds_of(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 // Runs a rank's body and announces its begin and end, as the launcher does. Returns the message of the exception that
 // the body threw, or "".

@@ -107,7 +107,7 @@ TEST(Sim, ReadsAndWritesOfNoBytesWaitForNothing) {
   clear_failures();
 }
 
-// Otherwise the rank would seem to wait for a peer until the woken thread runs. Often, because it may run at once.
+// Otherwise the rank would seem to wait for a peer until the woken thread runs. 200 times, because it may run at once.
 TEST(Sim, CountsTheThreadThatALaunchWakes) {
   OneRank rank;
   auto& activity = rank.context.service<Activity>();
