@@ -1,5 +1,4 @@
 // What the results of a case take from its ranks and stages.
-#include <csignal>
 #include <string>
 #include <utility>
 #include <vector>
