@@ -260,20 +260,27 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
   if (call.async && stream.runs_inline()) add_deferred(issued);
   // No worker ends an asynchronous barrier that may still use its slot.
   if (!issued->on_rank_thread) finish_predecessor(*issued, true);
-  device::launch_deferred(
-      stream, launch_name(request.operation), std::span<const device::Access>(accesses.data(), num_accesses),
-      [issued, input, output, scratch_access, copies](const device::Pointers& pointers) {
-        if (input >= 0) issued->input = pointers.at(static_cast<std::size_t>(input));
-        if (output >= 0) issued->output = pointers.at(static_cast<std::size_t>(output));
-        if (scratch_access >= 0) issued->scratch = pointers.at(static_cast<std::size_t>(scratch_access));
-        issued->execution = pointers.execution();
-        if (copies) copies->copy_in(*issued);
-        arrive_now(*issued);
-      },
-      [issued, copies](const device::Pointers&) {
-        run(*issued);
-        if (copies) copies->copy_out(*issued);
-      });
+  const std::span<const device::Access> accessed(accesses.data(), num_accesses);
+  const auto start = [issued, input, output, scratch_access, copies](const device::Pointers& pointers) {
+    if (input >= 0) issued->input = pointers.at(static_cast<std::size_t>(input));
+    if (output >= 0) issued->output = pointers.at(static_cast<std::size_t>(output));
+    if (scratch_access >= 0) issued->scratch = pointers.at(static_cast<std::size_t>(scratch_access));
+    issued->execution = pointers.execution();
+    if (copies) copies->copy_in(*issued);
+    arrive_now(*issued);
+  };
+  const auto finish = [issued, copies](const device::Pointers&) {
+    run(*issued);
+    if (copies) copies->copy_out(*issued);
+  };
+  if (is_apart && request.group->size() == 1) {  // it waits for no peer, so it needs no worker
+    device::launch(stream, launch_name(request.operation), accessed, [start, finish](const device::Pointers& pointers) {
+      start(pointers);
+      finish(pointers);
+    });
+  } else {
+    device::launch_deferred(stream, launch_name(request.operation), accessed, start, finish);
+  }
   state->issued = std::move(issued);
   state->event = stream.record();
   state->device = device;

@@ -73,6 +73,10 @@ class DeviceBuffers {
     return bytes;
   }
   std::size_t reduce(const Reduction& reduction, std::int64_t begin, std::int64_t count) const {
+    if (reduction.inputs.size() == 1) {
+      const std::size_t element = size_of(reduction.dtype), offset = bounded_bytes(begin, element);
+      return copy(reduction.outputs[0] + offset, reduction.inputs[0] + offset, bounded_bytes(count, element));
+    }
     reduce_on_device(execution_, reduction, begin, count);
     return bounded_bytes(count, size_of(reduction.dtype));
   }
@@ -130,6 +134,7 @@ static_assert(kernels::max_members <= 64);
 // Each member moves its share of the elements, between two meetings:
 //   1. What its stream has enqueued so far has run, so its input is complete and its output unused.
 //   2. Its share is in the outputs of all.
+// A group of one needs neither.
 // The host waits for the stream, on the worker thread of the queue, because the device cannot wait for another process:
 // streams of one device share its channels, so a stream that waits may stop the one that it waits for.
 class OneDevice : public Transport {
@@ -142,6 +147,7 @@ class OneDevice : public Transport {
       throw UnsupportedError(str("a group of ", size, " ranks on one device"),
                              str("use at most ", int{kernels::max_members}, " ranks per device"));
     if (total == 0) return;
+    if (size == 1) return move_range(issued, 0, total);
     device::cuda::calls().synchronize_stream(issued.execution.stream);
     note_moving(issued);
     UseOfBuffers use(issued);
@@ -158,6 +164,11 @@ class OneDevice : public Transport {
   }
 
  private:
+  static void move_range(const IssuedCollective& issued, std::int64_t begin, std::int64_t end) {
+    const DeviceBuffers buffers(issued);
+    if (begin < end) Mover(issued.slot().entries(), issued.group->size, buffers).run(begin, end);
+  }
+
   static void move_share(IssuedCollective& issued, const UseOfBuffers& use, std::int64_t total) {
     const int size = issued.group->size;
     meet_members(issued, 0);
@@ -167,8 +178,7 @@ class OneDevice : public Transport {
     }
     const std::int64_t share = (total + size - 1) / size;
     const std::int64_t begin = std::min(total, share * issued.me), end = std::min(total, begin + share);
-    const DeviceBuffers buffers(issued);
-    if (begin < end) Mover(issued.slot().entries(), size, buffers).run(begin, end);
+    move_range(issued, begin, end);
     device::cuda::calls().synchronize_stream(issued.execution.stream);
     meet_members(issued, 1);
   }

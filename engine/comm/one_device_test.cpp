@@ -2,7 +2,9 @@
 // (transport_conformance_test.cpp).
 #include "engine/comm/one_device.hpp"
 
+#include <algorithm>
 #include <atomic>
+#include <filesystem>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -84,6 +86,36 @@ TEST(OneDevice, TakesNoMemoryForItsSums) {
     all_reduce(world_group(), x, ReduceOp::sum);
     require(device::memory_stats().num_pool_misses == before, "a pool grows");
     for (const float value : values_of<float>(x)) require(value == 3.0f, "a wrong sum");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+// Kernels before and after each collective; the host issues all of them before the first one runs.
+TEST(OneDevice, AGroupOfOneNeedsNoWaitOfTheHostAndNoOtherThread) {
+  const auto failures = run_on_gpu(1, Kind::threads, [](int, device::cuda::RecordingCalls& calls) {
+    const Tensor x = empty({count}, DType::float32, gpu), part = empty({count}, DType::float32, gpu),
+                 whole = empty({count}, DType::float32, gpu);
+    const auto waits = [&] {
+      const std::vector<std::string> log = calls.log();
+      return std::count_if(log.begin(), log.end(), [](const auto& call) { return call.starts_with("synchronize"); });
+    };
+    const auto num_threads = [] {
+      return std::distance(std::filesystem::directory_iterator("/proc/self/task"),
+                           std::filesystem::directory_iterator());
+    };
+    const auto waits_before = waits();
+    const auto threads_before = num_threads();
+    fill_by_kernel(calls, x, 3.0f, 20'000);
+    all_reduce(world_group(), x, ReduceOp::mean);
+    reduce_scatter(world_group(), part, x, ReduceOp::sum);
+    Call async;
+    async.async = true;
+    all_gather(world_group(), whole, part, async).wait();
+    fill_by_kernel(calls, x, -1.0f, 0);
+    require(waits() == waits_before, "the host waits");
+    require(num_threads() == threads_before, "a thread was started");
+    for (const Tensor& tensor : {part, whole})
+      for (const float value : values_of<float>(tensor)) require(value == 3.0f, "a wrong value");
   });
   EXPECT_THAT(failures, Each(""));
 }
