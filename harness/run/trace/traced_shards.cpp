@@ -6,6 +6,7 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
+#include "engine/comm/process_group.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/device/stand_in_memory.hpp"
@@ -310,6 +311,7 @@ void TracedShards::deliver_gradients() {
   for (const Tensor& shard : given)
     if (!grad(shard).defined())
       set_grad(shard, make_sharded(empty(shard.sizes(), shard.dtype(), shard.device()), shard.layout()));
+  const comm::PhaseScope phase(comm::Phase::backward);  // of what the hooks call
   for (const Tensor& shard : given)
     if (has_post_accumulate_hooks(shard)) run_post_accumulate_hooks(shard);
 }
