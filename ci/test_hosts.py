@@ -178,7 +178,7 @@ def test_all_end_with_the_code_of_the_results(tmp_path):
 def test_larger_cases_are_skipped(tmp_path):
     file = tmp_path / "sizes.yaml"
     file.write_text(
-        "scenario: sizes\nsummary: Sizes.\nranks: {world_size: [1, 2, 4], launch: [process]}\ndevice: [cpu]\n"
+        "scenario: sizes\nsummary: Sizes.\nranks: {world_size: [1, 4, 2], launch: [process]}\ndevice: [cpu]\n"
         "steps:\n  - let: {x: ones(4)}\n  - all_reduce: {tensor: x, op: sum}\n  - expect_equal: [x, world_size]\n",
         encoding="utf-8",
     )
@@ -187,6 +187,8 @@ def test_larger_cases_are_skipped(tmp_path):
         assert codes == [0, 0, 0], said
         assert "it needs 4 ranks, and 3 processes were started" in said[0]
         assert "PASS             2" in said[0] and "SKIP             1" in said[0]
+        codes, said = Run(3, "run", file, "--case", "world_size=4", each_a_host=each_a_host).end()
+        assert codes == [4, 4, 4], said  # nothing was executed
 
 
 def test_processes_of_one_machine_leave_the_ranks_to_the_first(tmp_path):
