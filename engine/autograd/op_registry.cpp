@@ -169,6 +169,7 @@ Tensor beside(const Tensor& operand, const Tensor& constant) {
 
 Tensor make_input(const OpInput& input, DType dtype, device::Device device, Generator& generator) {
   if (!input.indices.empty()) return from_values(input.indices, input.sizes, DType::int64, device);
+  if (input.condition) dtype = DType::boolean;
   std::vector<double> values(static_cast<std::size_t>(num_elements(input.sizes)));
   for (double& value : values) {
     value = input.low + generator.uniform64() * (input.high - input.low);

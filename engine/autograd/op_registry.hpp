@@ -36,6 +36,7 @@ struct OpInput {
   double high = 1.5;                    // values are drawn from low to high, but not within 0.1 of zero
   std::vector<std::int64_t> indices{};  // if not empty: an int64 tensor of these values, without gradient
   bool constant = false;                // the operation refuses to give it a gradient
+  bool condition = false;               // a bool tensor, whatever the type of the others
 };
 
 struct OpVariant {

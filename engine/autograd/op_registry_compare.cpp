@@ -113,7 +113,10 @@ OpCase where_case() {
   };
   op.variants = {variant("equal sizes", {3, 17}, {3, 17}, {3, 17}), variant("broadcast", {4, 1}, {3}, {4, 3}),
                  variant("scalar", {2, 3}, {2, 3}, {}), variant("no element", {0, 3}, {3}, {0, 3})};
-  op.timed = variant("timed", {1 << 20}, {1 << 20}, {1 << 20});
+  op.timed = {"timed",
+              {{.sizes = {1 << 20}, .condition = true}, {{1 << 20}}, {{1 << 20}}},
+              [](const Inputs& in) { return ops::where(in[0], in[1], in[2]); },
+              {}};
   return op;
 }
 

@@ -128,46 +128,73 @@ void where_words(Execution on, const View& out, const View& condition, const Vie
                              data_of<const Word>(b), rows});
 }
 
+// An element of a row, and where it is.
+template <class C>
+struct Found {
+  C value;
+  std::int64_t at;
+};
+
 template <class T>
 struct ExtremesKernel {
+  using C = ComputeType<T>;
   T* values;
   std::int64_t* indices;
   const T* a;
   std::int64_t length;
   bool largest;
   static constexpr std::int64_t num_slots = 128;
-  static constexpr std::size_t scratch_bytes = sizeof(std::int64_t[num_slots]);
+  static constexpr std::size_t scratch_bytes = sizeof(Found<C>[num_slots]);
+  std::int64_t row_length() const { return length; }
 
-  // Whether element i comes before element j of the row: NaN first, then by size, then by position.
-  KOKKOS_INLINE_FUNCTION bool precedes(const T* x, std::int64_t i, std::int64_t j) const {
-    const auto left = static_cast<ComputeType<T>>(x[i]), right = static_cast<ComputeType<T>>(x[j]);
-    if (left != left) return right == right || i < j;
-    if (left == right) return i < j;
+  // Whether `one` comes before `other`: NaN first, then by size, then by position.
+  KOKKOS_FORCEINLINE_FUNCTION bool precedes(const Found<C>& one, const Found<C>& other) const {
+    const C left = one.value, right = other.value;
+    if (left != left) return right == right || one.at < other.at;
+    if (left == right) return one.at < other.at;
     return largest ? left > right : left < right;  // false where right is NaN
+  }
+  KOKKOS_FORCEINLINE_FUNCTION Found<C> first_of(const Found<C>& one, const Found<C>& other) const {
+    return precedes(other, one) ? other : one;
+  }
+  // Of the elements i, i + step, ...; of the first element if there is none. Several are read at a time.
+  KOKKOS_FORCEINLINE_FUNCTION Found<C> first_of_every(std::int64_t step, std::int64_t i, const T* x) const {
+    constexpr int at_once = 8;
+    Found<C> best{static_cast<C>(x[0]), 0};
+    if (i < length) best = {static_cast<C>(x[i]), i};
+    for (; i + (at_once - 1) * step < length; i += at_once * step) {
+      C read[at_once];
+      for (int k = 0; k < at_once; ++k) read[k] = static_cast<C>(x[i + k * step]);
+      for (int k = 0; k < at_once; ++k) best = first_of(best, {read[k], i + k * step});
+    }
+    for (; i < length; i += step) best = first_of(best, {static_cast<C>(x[i]), i});
+    return best;
   }
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
-    const std::int64_t row = team.index(), n = length;
-    const T* const x = a + row * n;
-    auto* const found = reinterpret_cast<std::int64_t*>(team.scratch());
-    for_each_of(team, num_slots, [&](std::int64_t slot) {
-      std::int64_t best = slot < n ? slot : 0;
-      for (std::int64_t i = slot; i < n; i += num_slots) best = precedes(x, i, best) ? i : best;
-      found[slot] = best;
-    });
-    for (std::int64_t half = num_slots / 2; half > 0; half /= 2) {
+    const std::int64_t row = team.index();
+    const T* const x = a + row * length;
+    if constexpr (IsOneWarp<Team>) {
+      Found<C> best = first_of_every(team.size(), team.rank(), x);
+      for (int half = team.size() / 2; half > 0; half /= 2)
+        best = first_of(best, {team.from_above(best.value, half), team.from_above(best.at, half)});
+      if (team.rank() == 0) store(row, best);
+    } else {
+      auto* const found = reinterpret_cast<Found<C>*>(team.scratch());
+      for_each_of(team, num_slots, [&](std::int64_t slot) { found[slot] = first_of_every(num_slots, slot, x); });
+      for (std::int64_t half = num_slots / 2; half > 0; half /= 2) {
+        team.barrier();
+        for_each_of(team, half, [&](std::int64_t i) { found[i] = first_of(found[i], found[i + half]); });
+      }
       team.barrier();
-      for_each_of(team, half, [&](std::int64_t i) {
-        found[i] = precedes(x, found[i + half], found[i]) ? found[i + half] : found[i];
-      });
+      if (team.rank() == 0) store(row, found[0]);
     }
-    team.barrier();
-    if (team.rank() != 0) return;
-    if (values) values[row] = x[found[0]];
-    if (indices) indices[row] = found[0];
+  }
+  KOKKOS_FUNCTION void store(std::int64_t row, const Found<C>& found) const {
+    if (values) values[row] = a[row * length + found.at];
+    if (indices) indices[row] = found.at;
   }
   void operator()(std::int64_t row) const {
-    using C = ComputeType<T>;
     const T* const x = a + row * length;
     std::int64_t found = 0;
     C best = static_cast<C>(x[0]);
