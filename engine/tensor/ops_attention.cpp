@@ -178,8 +178,6 @@ AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, boo
   AttentionResult out;
   out.probabilities = matmul(cast(q, wide), transposed(cast(k, wide)));
   const Tensor& scores = out.probabilities;
-  if (dropout_p > 0.0) out.keep = draw ? draw() : keep_mask(scores.sizes(), dropout_p, q.device());
-  const Tensor dropped = out.keep.defined() ? empty_like(scores) : Tensor();
   Tensor allowed;
   if (mask) {
     require_same_device("attention", q, *mask);
@@ -187,6 +185,9 @@ AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, boo
       throw Error(str("attention: the mask is ", describe(*mask)), "give bool, true where a key may be used");
     allowed = contiguous(expand(*mask, scores.sizes()));
   }
+  if (dropout_p > 0.0)  // last: a refused call draws nothing
+    out.keep = draw ? draw() : keep_mask(scores.sizes(), dropout_p, q.device());
+  const Tensor dropped = out.keep.defined() ? empty_like(scores) : Tensor();
   const kernels::AttentionRows rows{1.0 / std::sqrt(static_cast<double>(q.size(-1))), causal, keep_factor(dropout_p)};
   run_operands("attention", q.device(), scores.num_elements(),
                {{scores, Mode::update}, {dropped, Mode::write}, {allowed}, {out.keep}},
