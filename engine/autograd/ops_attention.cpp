@@ -3,6 +3,7 @@
 #include "engine/autograd/ops_gradients.hpp"
 #include "engine/autograd/ops_on_sharded.hpp"
 #include "engine/core/error.hpp"
+#include "engine/tensor/ops_launch.hpp"
 #include "engine/tensor/ops_network.hpp"
 
 namespace lockstep::ops {
@@ -53,6 +54,7 @@ struct Dropped {
 Tensor drop(const Tensor& a, const raw::DrawMask& draw, double p) {
   const double factor = p < 1.0 ? 1.0 / (1.0 - p) : 0.0;
   const Dropped dropped = computed("dropout", [&] {
+    raw::require_floating("dropout", a);  // a refused call draws nothing
     const Tensor keep = draw();
     return Dropped{raw::keep_scaled(a, keep, factor), keep};
   });
