@@ -43,9 +43,9 @@ void ShardPlan::set_forward_prefetch(ModuleId module, const std::vector<ModuleId
 }
 
 void ShardPlan::set_backward_prefetch(ModuleId module, const std::vector<ModuleId>& next) {
-  auto& list = groups_[number(module)].backward_prefetch;
-  list.emplace();
-  for (const ModuleId id : next) list->push_back(number(id));
+  std::vector<std::size_t>& list = groups_[number(module)].backward_prefetch;
+  list.clear();
+  for (const ModuleId id : next) list.push_back(number(id));
 }
 
 // ---- all-gathers ----

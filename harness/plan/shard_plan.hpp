@@ -181,7 +181,7 @@ class ShardPlan {
     bool is_root = false;
     bool sync = true, all_reduce = true, last_backward = true, reshard_after_backward = true;
     std::vector<std::size_t> forward_prefetch;
-    std::optional<std::vector<std::size_t>> backward_prefetch;
+    std::vector<std::size_t> backward_prefetch;  // empty: the group before in the forward
     // of the current forward
     std::set<ModuleId> entered;  // modules of the group that this call entered and left
     std::set<ModuleId> left;

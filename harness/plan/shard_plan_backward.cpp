@@ -16,8 +16,8 @@ void ShardPlan::backward_reaches(ModuleId module) {
   all_gather(at);
   Group& group = groups_[at];
   const bool before = !group.choices.flat || group.choices.flat->backward_prefetch == BackwardPrefetch::before;
-  if (group.backward_prefetch) {
-    for (const std::size_t next : *group.backward_prefetch) all_gather(next, true);
+  if (!group.backward_prefetch.empty()) {
+    for (const std::size_t next : group.backward_prefetch) all_gather(next, true);
   } else if (before) {
     prefetch_previous(at);
   }
@@ -55,7 +55,7 @@ void ShardPlan::leave_backward(Group& group, bool at_end) {
   group.in_backward = false;
   if (group.state == State::unsharded && reshards_after_backward(group)) group.state = State::sharded;
   const bool after = group.choices.flat && group.choices.flat->backward_prefetch == BackwardPrefetch::after;
-  if (after && !at_end && !group.backward_prefetch) prefetch_previous(number(group.modules.front()));
+  if (after && !at_end && group.backward_prefetch.empty()) prefetch_previous(number(group.modules.front()));
   reduce(group, false);
 }
 
