@@ -136,10 +136,17 @@ TEST(Portable, KeepsAndSelectsTheElementsOfTheHost) {
 }
 
 template <class T>
-void check_extremes(bool with_nan) {
-  for (const std::int64_t length : {1, 5, 128, 129, 1000}) {
+void check_extremes(bool with_ties, bool with_nan) {
+  for (const std::int64_t length : {1, 5, 128, 129, 1000, 3200}) {
     std::vector<T> a = mixed_values<T>(static_cast<std::size_t>(4 * length));
-    for (std::size_t i = 0; i < a.size(); i += 5) a[i] = static_cast<T>(i % 2 == 0 ? 900.0f : -900.0f);  // ties
+    if (with_ties)
+      for (std::size_t i = 0; i < a.size(); i += 5) a[i] = static_cast<T>(i % 2 == 0 ? 900.0f : -900.0f);
+    else  // at the start, at the end and in between
+      for (std::int64_t row = 0; length > 1 && row < 4; ++row) {
+        T* const at = a.data() + row * length + (length - 2) * row / 3;
+        at[0] = static_cast<T>(950.0f);
+        at[1] = static_cast<T>(-950.0f);
+      }
     if (with_nan)
       for (std::size_t i = 2; i < a.size(); i += 11) a[i] = static_cast<T>(nan);
     for (const bool largest : {true, false}) {
@@ -153,10 +160,11 @@ void check_extremes(bool with_nan) {
   }
 }
 TEST(Portable, FindsTheExtremesOfTheHost) {
-  check_extremes<float>(false);
-  check_extremes<float>(true);
-  check_extremes<Half>(true);
-  check_extremes<std::int32_t>(false);
+  check_extremes<float>(false, false);
+  check_extremes<float>(true, false);
+  check_extremes<float>(false, true);
+  check_extremes<Half>(true, true);
+  check_extremes<std::int32_t>(false, false);
 }
 
 template <class T>
