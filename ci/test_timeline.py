@@ -104,6 +104,20 @@ def test_a_timeline_shows_every_step_module_and_collective_once_in_order(tmp_pat
         check_timeline(trace, case)
 
 
+def test_a_timeline_shows_the_collectives_of_one_rank_on_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCKSTEP_CUDA", "stand-in")
+    file, results = tmp_path / "alone.yaml", tmp_path / "results.jsonl"
+    file.write_text(TIMED.replace("[2]", "[1]").replace("[cpu, sim]", "[cuda]"), encoding="utf-8")
+    ran = lockstep("run", file, "--timeline", tmp_path / "lines", "--results", results)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    for case in [row for row in rows(results) if row["kind"] == "case"]:
+        trace = json.loads((tmp_path / case["timeline"]).read_text(encoding="utf-8"))
+        boxes = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["cat"] == "collective"]
+        counted = Counter((e["args"]["family"], e["name"], e["args"]["phase"]) for e in boxes)
+        assert counted == {(row["family"], row["operation"], row["phase"]): row["count"] for row in case["collectives"]}
+        assert counted["data_parallel", "reduce_scatter", "backward"] == 4  # two layers, two steps
+
+
 def test_each_wrong_timeline_is_noticed(tmp_path):
     trace, case = timed(tmp_path, "sim")[0]
     events = trace["traceEvents"]

@@ -261,7 +261,7 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
   // No worker ends an asynchronous barrier that may still use its slot.
   if (!issued->on_rank_thread) finish_predecessor(*issued, true);
   const std::span<const device::Access> accessed(accesses.data(), num_accesses);
-  const auto start = [issued, input, output, scratch_access, copies](const device::Pointers& pointers) {
+  auto start = [issued, input, output, scratch_access, copies](const device::Pointers& pointers) {
     if (input >= 0) issued->input = pointers.at(static_cast<std::size_t>(input));
     if (output >= 0) issued->output = pointers.at(static_cast<std::size_t>(output));
     if (scratch_access >= 0) issued->scratch = pointers.at(static_cast<std::size_t>(scratch_access));
@@ -269,17 +269,20 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
     if (copies) copies->copy_in(*issued);
     arrive_now(*issued);
   };
-  const auto finish = [issued, copies](const device::Pointers&) {
+  auto finish = [issued, copies](const device::Pointers&) {
     run(*issued);
     if (copies) copies->copy_out(*issued);
   };
-  if (is_apart && request.group->size() == 1) {  // it waits for no peer, so it needs no worker
-    device::launch(stream, launch_name(request.operation), accessed, [start, finish](const device::Pointers& pointers) {
-      start(pointers);
-      finish(pointers);
-    });
+  // A collective of one rank waits for no peer, so it needs no worker. A trace shows the launch of every collective as
+  // deferred.
+  if (is_apart && request.group->size() == 1 && !stream.is_instrumented()) {
+    device::launch(stream, launch_name(request.operation), accessed,
+                   [start = std::move(start), finish = std::move(finish)](const device::Pointers& pointers) {
+                     start(pointers);
+                     finish(pointers);
+                   });
   } else {
-    device::launch_deferred(stream, launch_name(request.operation), accessed, start, finish);
+    device::launch_deferred(stream, launch_name(request.operation), accessed, std::move(start), std::move(finish));
   }
   state->issued = std::move(issued);
   state->event = stream.record();
