@@ -120,6 +120,25 @@ TEST(OneDevice, AGroupOfOneNeedsNoWaitOfTheHostAndNoOtherThread) {
   EXPECT_THAT(failures, Each(""));
 }
 
+// The stream of rank 0 waits for rank 1 when the collective of rank 0 alone is issued on it.
+TEST(OneDevice, AGroupOfOneFollowsEarlierCollectivesOfItsStream) {
+  const auto failures = run_on_gpu(2, Kind::threads, [](int rank) {
+    const Tensor x = tensor_of(std::vector<float>(count, static_cast<float>(rank + 1)), DType::float32, gpu);
+    const Tensor y = empty({count}, DType::float32, gpu);
+    exchange(world_group(), "", "both have named their devices");
+    if (rank == 1) usleep(30'000);
+    Call async;
+    async.async = true;
+    async.stream = &device::stream(gpu, device::Role::all_gather);
+    const Work first = all_reduce(world_group(), x, ReduceOp::sum, async);
+    const Work second = all_gather(group_of({rank}, "alone"), y, x, async);
+    first.wait();
+    second.wait();
+    for (const float value : values_of<float>(y)) require(value == 3.0f, "not the sum");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
 TEST(OneDevice, RanksWithoutADeviceShareNone) {
   const World world(2, Kind::threads);
   const std::int32_t ranks[] = {0, 1};
