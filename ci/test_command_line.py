@@ -369,30 +369,6 @@ def test_compare_trace_names_the_first_value_that_differs(tmp_path):
     assert lockstep("compare", "--trace", plain, tmp_path / "nothing").returncode == 2
 
 
-@pytest.mark.parametrize("launch", ["process", "thread"])
-def test_every_case_of_a_scenario_leaves_a_trace_and_a_timeline_of_its_own(tmp_path, launch):
-    file = tmp_path / "sizes.yaml"
-    file.write_text(
-        f"scenario: sizes\nsummary: Sizes.\nranks: {{world_size: [1, 3, 2], launch: [{launch}]}}\ndevice: [cpu]\n"
-        "matrix: {fill: [1.0, 4.0]}\nsteps:\n  - model: Linear(2, 2)\n    as: net\n"
-        "  - assign: {to: net.weight, value: 'ones(2, 2)'}\n  - assign: {to: net.bias, value: zeros(2)}\n"
-        "  - forward: {y: 'net(full([1, 2], fill * world_size))'}\n"
-        "  - expect_equal: [y, 2 * fill * world_size]\n",
-        encoding="utf-8",
-    )
-    bits, lines, results = tmp_path / "bits", tmp_path / "lines", tmp_path / "results.jsonl"
-    ran = lockstep("run", file, "--trace-bits", bits, "--timeline", lines, "--results", results)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    sizes = [1, 3, 2, 1, 3, 2]
-    traces = {f"case-{case}.stage-0.rank-{rank}.jsonl" for case, size in enumerate(sizes, 1) for rank in range(size)}
-    assert {path.name for path in bits.iterdir()} == traces
-    # The output of each case has other values.
-    assert len({rows(bits / f"case-{case}.stage-0.rank-0.jsonl")[-2]["hash"] for case in range(1, 7)}) == 6
-    assert sorted(path.name for path in lines.iterdir()) == [f"timeline-{case}.json" for case in range(1, 7)]
-    named = {Path(row["timeline"]).name: row["world_size"] for row in rows(results) if row["kind"] == "case"}
-    assert named == {f"timeline-{case}.json": size for case, size in enumerate(sizes, 1)}
-
-
 def test_compare_trace_sees_every_stage(tmp_path):
     file = tmp_path / "staged.yaml"
     file.write_text(

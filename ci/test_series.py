@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from program import PROGRAM, rows
+from program import PROGRAM, lockstep, rows
 
 # One after the other in one process: sums of two world sizes, and cases that end badly between them.
 CASES = """\
@@ -72,3 +72,27 @@ def test_the_results_are_those_of_a_process_per_case(tmp_path, monkeypatch, devi
     assert comparable(Path("series.jsonl")) == comparable(Path("apart.jsonl"))
     statuses = {row["params"]["turn"]: row["status"] for row in rows(Path("series.jsonl")) if row["kind"] == "case"}
     assert statuses == {1: "PASS", 2: "FAIL", 3: "PASS", 4: "PASS", 5: "PASS", 6: "PASS"}
+
+
+@pytest.mark.parametrize("launch", ["process", "thread"])
+def test_every_case_of_a_scenario_leaves_a_trace_and_a_timeline_of_its_own(tmp_path, launch):
+    file = tmp_path / "sizes.yaml"
+    file.write_text(
+        f"scenario: sizes\nsummary: Sizes.\nranks: {{world_size: [1, 3, 2], launch: [{launch}]}}\ndevice: [cpu]\n"
+        "matrix: {fill: [1.0, 4.0]}\nsteps:\n  - model: Linear(2, 2)\n    as: net\n"
+        "  - assign: {to: net.weight, value: 'ones(2, 2)'}\n  - assign: {to: net.bias, value: zeros(2)}\n"
+        "  - forward: {y: 'net(full([1, 2], fill * world_size))'}\n"
+        "  - expect_equal: [y, 2 * fill * world_size]\n",
+        encoding="utf-8",
+    )
+    bits, lines, results = tmp_path / "bits", tmp_path / "lines", tmp_path / "results.jsonl"
+    ran = lockstep("run", file, "--trace-bits", bits, "--timeline", lines, "--results", results)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    sizes = [1, 3, 2, 1, 3, 2]
+    traces = {f"case-{case}.stage-0.rank-{rank}.jsonl" for case, size in enumerate(sizes, 1) for rank in range(size)}
+    assert {path.name for path in bits.iterdir()} == traces
+    # The output of each case has other values.
+    assert len({rows(bits / f"case-{case}.stage-0.rank-0.jsonl")[-2]["hash"] for case in range(1, 7)}) == 6
+    assert sorted(path.name for path in lines.iterdir()) == [f"timeline-{case}.json" for case in range(1, 7)]
+    named = {Path(row["timeline"]).name: row["world_size"] for row in rows(results) if row["kind"] == "case"}
+    assert named == {f"timeline-{case}.json": size for case, size in enumerate(sizes, 1)}

@@ -1,4 +1,4 @@
-// What the results of a case take from its ranks and stages.
+// The results of a case, merged from its ranks and stages.
 #include <string>
 #include <utility>
 #include <vector>

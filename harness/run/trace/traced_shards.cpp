@@ -311,7 +311,7 @@ void TracedShards::deliver_gradients() {
   for (const Tensor& shard : given)
     if (!grad(shard).defined())
       set_grad(shard, make_sharded(empty(shard.sizes(), shard.dtype(), shard.device()), shard.layout()));
-  const comm::PhaseScope phase(comm::Phase::backward);  // of what the hooks call
+  const comm::PhaseScope phase(comm::Phase::backward);  // in a run, the hooks run within the backward
   for (const Tensor& shard : given)
     if (has_post_accumulate_hooks(shard)) run_post_accumulate_hooks(shard);
 }
