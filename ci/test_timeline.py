@@ -110,7 +110,9 @@ def test_a_timeline_shows_the_collectives_of_one_rank_on_a_gpu(tmp_path, monkeyp
     file.write_text(TIMED.replace("[2]", "[1]").replace("[cpu, sim]", "[cuda]"), encoding="utf-8")
     ran = lockstep("run", file, "--timeline", tmp_path / "lines", "--results", results)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    for case in [row for row in rows(results) if row["kind"] == "case"]:
+    cases = [row for row in rows(results) if row["kind"] == "case"]
+    assert len(cases) == 2
+    for case in cases:
         trace = json.loads((tmp_path / case["timeline"]).read_text(encoding="utf-8"))
         boxes = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["cat"] == "collective"]
         counted = Counter((e["args"]["family"], e["name"], e["args"]["phase"]) for e in boxes)
