@@ -200,7 +200,7 @@ std::vector<Placement> all_placements(int num_dims) {
   std::vector<Placement> all = {replicate(), partial()};
   for (int dim = 0; dim < num_dims; ++dim) {
     all.push_back(shard(dim));
-    for (const int factor : {2, 3, 4}) all.push_back(strided_shard(dim, factor));
+    for (const int factor : {1, 2, 3, 4}) all.push_back(strided_shard(dim, factor));
   }
   return all;
 }

@@ -137,9 +137,8 @@ class ViewedDims {
     const int ranks = a_.mesh.size(static_cast<int>(axis));
     const std::int64_t shards = num_shards(own.dim, own.dim + 1, left_out);
     if (from.size % shards == 0 && to.size % shards == 0) return true;
-    return own.kind == Placement::Kind::shard && shards == ranks &&
-           bounded_product(layout::chunk_length(from.size, ranks), from.each) ==
-               bounded_product(layout::chunk_length(to.size, ranks), to.each);
+    return shards == ranks && bounded_product(layout::chunk_length(from.size, ranks), from.each) ==
+                                  bounded_product(layout::chunk_length(to.size, ranks), to.each);
   }
 
   std::optional<Placement> merged(std::size_t axis, const Group& group) const {

@@ -286,6 +286,7 @@ void ShardPlan::begin_outermost(std::size_t group, std::uint64_t call) {
     groups_[at].left.clear();
     if (!context.outermost) continue;
     groups_[at].in_backward = false;
+    groups_[at].arriving_partial.clear();
     groups_[at].fresh.clear();
     groups_[at].positions.clear();
   }

@@ -62,8 +62,8 @@ struct ShardChoices {
   Reshard reshard_after_forward;
   std::optional<DType> param, reduce;  // of the mixed precision policy
   std::map<TensorId, int> dims;        // the sharded tensor dim, for parameters where it is not 0
-  // Parameters whose gradient is a partial sum over an axis of tensor parallelism. Each is reduced by one all_reduce
-  // before the group reduces it.
+  // Parameters whose gradients are all partial sums over an axis of tensor parallelism. Each is reduced by one
+  // all_reduce before the group reduces it.
   std::map<TensorId, Axis> partial_gradients{};
   std::optional<FlatChoices> flat{};  // of a unit of flat_shard
 };
@@ -87,9 +87,9 @@ class ShardPlan {
   void note_replicated(ModuleId module) { replicated_.insert(module); }
   bool owns(TensorId parameter) const { return owner_of_.contains(parameter); }
   void change(ModuleId module, const FlagChange& flags);
-  // The gradient of a parameter of a group is a partial sum over this axis from now on.
+  // The next gradient of a parameter of a group is a partial sum over this axis.
   void note_partial_gradient(TensorId parameter, const Axis& axis) {
-    groups_[owner_of_.at(parameter)].choices.partial_gradients.insert_or_assign(parameter, axis);
+    groups_[owner_of_.at(parameter)].arriving_partial.insert_or_assign(parameter, axis);
   }
   // A tensor that an all-gather extension sends instead of the shard of a parameter.
   struct GatherInput {
@@ -167,6 +167,8 @@ class ShardPlan {
 
  private:
   enum class State { sharded, prefetched, sharded_post_forward, unsharded };
+  // Gradients of full parameters, with the axis of tensor parallelism over which one is a partial sum.
+  using FullGradients = std::map<TensorId, std::optional<Axis>>;
   struct Group {
     std::vector<ModuleId> modules;
     std::vector<TensorId> parameters;
@@ -189,9 +191,10 @@ class ShardPlan {
     std::set<TensorId> frozen;           // of a unit
     // of the current backward
     bool in_backward = false;
-    std::set<TensorId> fresh;      // parameters with a gradient of this backward
-    std::set<TensorId> unreduced;  // parameters with full gradients of backwards without synchronization
-    std::set<TensorId> partial;    // parameters reduced over the shard axis but not over the replicate axis
+    std::map<TensorId, Axis> arriving_partial;
+    FullGradients fresh;         // of this backward
+    FullGradients unreduced;     // of backwards without synchronization
+    std::set<TensorId> partial;  // parameters reduced over the shard axis but not over the replicate axis
   };
 
   // The shared state of the groups below one root.
@@ -220,14 +223,14 @@ class ShardPlan {
   void prefetch_previous(std::size_t number);
   void prefetch_next(std::size_t number);
   void reduce(Group& group, bool at_end);
-  static std::set<TensorId> take_fresh(Group& group);
+  FullGradients take_fresh(Group& group);
   void reduce_unit(Group& group, bool at_end);
   std::int64_t padded_bytes(const Group& group, const std::set<TensorId>& tensors, bool reduced) const;
   std::int64_t gathered_bytes(const Group& group) const;
   void issue(const Group& group, const char* operation, const Axis& axis, std::int64_t bytes,
              const char* family = "data_parallel");
   DType reduced_type(const Group& group, TensorId parameter) const;
-  void reduce_over_tensor_parallelism(const Group& group, const std::set<TensorId>& scattered);
+  void reduce_partial(const Group& group, TensorId parameter, const Axis& axis);
 
   const Facts& facts_;
   const std::set<TensorId>& awaited_;

@@ -59,7 +59,13 @@ void ShardPlan::leave_backward(Group& group, bool at_end) {
   reduce(group, false);
 }
 
-void ShardPlan::gradient(TensorId parameter) { groups_[owner_of_.at(parameter)].fresh.insert(parameter); }
+void ShardPlan::gradient(TensorId parameter) {
+  Group& group = groups_[owner_of_.at(parameter)];
+  std::optional<Axis>& partial_over = group.fresh[parameter];
+  if (const auto at = group.choices.partial_gradients.find(parameter); at != group.choices.partial_gradients.end())
+    partial_over = at->second;
+  if (const auto arriving = group.arriving_partial.extract(parameter)) partial_over = arriving.mapped();
+}
 
 void ShardPlan::note_frozen(TensorId parameter, bool is_frozen) {
   std::set<TensorId>& frozen = groups_[owner_of_.at(parameter)].frozen;
@@ -69,39 +75,44 @@ void ShardPlan::note_frozen(TensorId parameter, bool is_frozen) {
     frozen.erase(parameter);
 }
 
-// A parameter that was frozen after its forward gets none.
-std::set<TensorId> ShardPlan::take_fresh(Group& group) {
-  std::set<TensorId> taken = std::exchange(group.fresh, {});
-  std::erase_if(taken, [&group](TensorId id) { return group.frozen.contains(id); });
+// Adds the gradients of this backward to those that wait, and returns them. If only one of the two is a partial sum, it
+// is reduced first. A parameter that was frozen after its forward gets none.
+ShardPlan::FullGradients ShardPlan::take_fresh(Group& group) {
+  FullGradients taken = std::exchange(group.fresh, {});
+  std::erase_if(taken, [&group](const auto& gradient) { return group.frozen.contains(gradient.first); });
+  for (const TensorId id : group.parameters) {
+    const auto fresh = taken.find(id);
+    if (fresh == taken.end()) continue;
+    const auto [waiting, is_first] = group.unreduced.insert(*fresh);
+    if (is_first || waiting->second.has_value() == fresh->second.has_value()) continue;
+    reduce_partial(group, id, waiting->second ? *waiting->second : *fresh->second);
+    waiting->second.reset();
+  }
   return taken;
 }
 
-void ShardPlan::reduce_over_tensor_parallelism(const Group& group, const std::set<TensorId>& scattered) {
-  for (const TensorId id : group.parameters)
-    if (const auto at = group.choices.partial_gradients.find(id);
-        at != group.choices.partial_gradients.end() && scattered.contains(id))
-      issue(group, "all_reduce", at->second,
-            bytes_of(facts_.tensor(id).sizes, group.choices.flat ? compute_type(id) : reduced_type(group, id)),
-            "tensor_parallel");
+void ShardPlan::reduce_partial(const Group& group, TensorId parameter, const Axis& axis) {
+  issue(group, "all_reduce", axis,
+        bytes_of(facts_.tensor(parameter).sizes,
+                 group.choices.flat ? compute_type(parameter) : reduced_type(group, parameter)),
+        "tensor_parallel");
 }
 
 // Reduces the gradients of a group. Unless `at_end`, a parameter that this backward will reach again waits.
 void ShardPlan::reduce(Group& group, bool at_end) {
-  if (!group.sync) {
-    group.unreduced.merge(take_fresh(group));
-    return;
-  }
-  if (group.choices.flat) return reduce_unit(group, at_end);
+  if (group.sync && group.choices.flat) return reduce_unit(group, at_end);
+  const FullGradients fresh = take_fresh(group);
+  if (!group.sync) return;
   std::set<TensorId> scattered, summed;  // to reduce-scatter, to all-reduce
   for (const TensorId id : group.parameters) {
-    const bool is_fresh = group.fresh.contains(id);
-    if (!at_end && !is_fresh && awaited_.contains(id)) continue;
-    if (is_fresh || group.unreduced.contains(id)) scattered.insert(id);
+    if (!at_end && !fresh.contains(id) && awaited_.contains(id)) continue;
+    if (group.unreduced.contains(id)) scattered.insert(id);
     if (group.choices.replicate && (scattered.contains(id) || group.partial.contains(id))) summed.insert(id);
   }
-  group.fresh.clear();
-  for (const TensorId id : scattered) group.unreduced.erase(id);
-  reduce_over_tensor_parallelism(group, scattered);
+  for (const TensorId id : group.parameters) {
+    if (!scattered.contains(id)) continue;
+    if (const auto full = group.unreduced.extract(id); full.mapped()) reduce_partial(group, id, *full.mapped());
+  }
   if (!scattered.empty()) issue(group, "reduce_scatter", group.choices.shard, padded_bytes(group, scattered, true));
   if (!group.choices.replicate) reduced_.insert(reduced_.end(), scattered.begin(), scattered.end());
   if (!group.all_reduce) {
@@ -117,12 +128,14 @@ void ShardPlan::reduce(Group& group, bool at_end) {
 // Frozen parameters and those without a gradient take part with zeros.
 void ShardPlan::reduce_unit(Group& group, bool at_end) {
   if (!at_end && awaits_gradients(group)) return;
-  group.unreduced.merge(take_fresh(group));
-  std::set<TensorId> gradients = group.unreduced;
-  std::erase_if(gradients, [&group](TensorId id) { return group.frozen.contains(id); });
+  take_fresh(group);
+  FullGradients gradients = group.unreduced;
+  std::erase_if(gradients, [&group](const auto& gradient) { return group.frozen.contains(gradient.first); });
   if (gradients.empty()) return;
   group.unreduced.clear();
-  reduce_over_tensor_parallelism(group, gradients);
+  for (const TensorId id : group.parameters)
+    if (const auto full = gradients.find(id); full != gradients.end() && full->second)
+      reduce_partial(group, id, *full->second);
   const DType type = reduced_type(group, group.parameters.front());
   if (group.choices.flat->shards)
     issue(group, "reduce_scatter", group.choices.shard, bytes_of({group.flat.padded()}, type));

@@ -258,7 +258,14 @@ void TracedLayouts::leave_partial(const Tensor& operand, const Tensor& result, c
                                   const std::vector<int>& axes) {
   for (const int axis : axes) {
     const plan::Axis over{mesh.names()[static_cast<std::size_t>(axis)], mesh.size(axis)};
-    if (!is_leaf(operand) || !requires_grad(operand) || !report_.partial_gradient(operand, over))
+    std::function<void()> report;
+    if (is_leaf(operand) && requires_grad(operand)) report = report_.partial_gradient(operand, over);
+    if (report)
+      add_hook(result, [report](const Tensor&) {
+        report();
+        return Tensor();
+      });
+    else
       leave_partial(operand, result);
   }
 }

@@ -29,8 +29,9 @@ class TracedLayouts {
   struct Report {
     std::function<void()> position;           // before collectives of the current step or module
     std::function<void()> backward_position;  // before those of a backward
-    // The gradient of a leaf is a partial sum over the axis. Returns whether a group reduces it.
-    std::function<bool(const Tensor&, const plan::Axis&)> partial_gradient;
+    // For a leaf whose gradient a group reduces: what reports that the next one is a partial sum over the axis. Empty
+    // for other leaves.
+    std::function<std::function<void()>(const Tensor&, const plan::Axis&)> partial_gradient;
   };
   TracedLayouts(plan::Planner& planner, Report report);
   ~TracedLayouts();

@@ -113,7 +113,7 @@ std::optional<std::vector<Value>> noted_operands(const std::vector<Value>& opera
   bool has_note = false, has_sharded = false;
   for (const Value& value : operands)
     if (const Tensor* tensor = value.get_if<Tensor>()) {
-      has_note = has_note || traced->find(*tensor);
+      has_note = has_note || (!tensor->is_sharded() && traced->find(*tensor));
       has_sharded = has_sharded || tensor->is_sharded();
     }
   if (!has_note || !has_sharded) return {};
