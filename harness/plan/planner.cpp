@@ -85,15 +85,15 @@ void Planner::leave_out_tensor_parallel(const std::string& reason) {
 bool Planner::enter(ModuleId module, Call call) {
   const auto replicated = replicated_.find(module);
   if (replicated != replicated_.end() && !call.recomputing) replicated->second.enter(call.recording);
-  return shards_.has(module) && shards_.enter(module, call.recomputing, call.outermost) && call.recording;
+  const bool watches = shards_.has(module) && shards_.enter(module, call.in_backward, call.outermost);
+  return watches && call.recording && !call.recomputing;
 }
 
 bool Planner::leave(ModuleId module, Call call) {
-  const bool of_group = shards_.has(module) && shards_.leave(module, call.recomputing, call.recording);
+  const bool of_group = shards_.has(module) && shards_.leave(module, call.in_backward, call.recording);
   // The end of the backward reshards a group that is only recomputed.
-  if (call.recomputing && shards_.has(module)) add_participant({true, shards_.root_of(module)});
-  if (!call.recording || call.recomputing) return false;
-  return of_group || replicated_.contains(module);
+  if (call.in_backward && shards_.has(module)) add_participant({true, shards_.root_of(module)});
+  return call.recording && !call.recomputing && (of_group || replicated_.contains(module));
 }
 
 void Planner::add_participant(Participant participant) {
@@ -121,9 +121,7 @@ void Planner::gradient(TensorId parameter) {
     add_participant({false, module});
     replicated.gradient(parameter);
   }
-  if (!shards_.owns(parameter)) return;
-  add_participant({true, shards_.root_of_parameter(parameter)});
-  shards_.gradient(parameter);
+  if (shards_.owns(parameter)) shards_.gradient(parameter);
 }
 
 void Planner::end_backward() {

@@ -101,7 +101,8 @@ class Planner {
   // ---- events; those of modules and parameters without an applied API have no effect ----
   struct Call {
     bool recording = true;        // on the tape; leave: an output requires a gradient
-    bool recomputing = false;     // by an activation checkpoint, during backward
+    bool in_backward = false;     // a recomputation, or in a hook
+    bool recomputing = false;     // by an activation checkpoint
     std::uint64_t outermost = 0;  // enter: the number of the outermost call that runs
   };
   // Return whether the dry run must report backward at the inputs of this call (enter) or at its outputs (leave).
@@ -113,6 +114,7 @@ class Planner {
   void backward_leaves(ModuleId module);
   void gradient(TensorId parameter);
   void end_backward();
+  class BackwardScope;
 
   // ---- a step with `raises` ----
   // Its collectives are excluded from the plan. If it failed `failed_as_expected`, with the expected message, the
@@ -136,7 +138,7 @@ class Planner {
   void add_participant(Participant participant);
 
   Facts facts_;
-  std::set<TensorId> awaited_;
+  std::set<TensorId> awaited_;             // by the current backward
   std::vector<Participant> participants_;  // of the current backward
   Origin origin_;
   std::vector<Collective> collectives_;
@@ -150,6 +152,27 @@ class Planner {
     ShardPlan shards;
   };
   std::vector<SavedState> before_attempts_;  // an attempt in a hook is within another
+};
+
+// While it lives, the events are those of one backward. A backward around it, a hook of which runs this one, goes on
+// afterwards.
+class Planner::BackwardScope {
+ public:
+  explicit BackwardScope(Planner& planner)
+      : planner_(planner),
+        awaited_(std::exchange(planner.awaited_, {})),
+        participants_(std::exchange(planner.participants_, {})) {}
+  ~BackwardScope() {
+    planner_.awaited_ = std::move(awaited_);
+    planner_.participants_ = std::move(participants_);
+  }
+  BackwardScope(const BackwardScope&) = delete;
+  BackwardScope& operator=(const BackwardScope&) = delete;
+
+ private:
+  Planner& planner_;
+  std::set<TensorId> awaited_;
+  std::vector<Participant> participants_;
 };
 
 }  // namespace lockstep::plan

@@ -175,8 +175,8 @@ TEST(ShardOrder, ARecomputationIsNotInTheForwardOrder) {
   planner.backward_reaches(chain.root);
   const auto recompute = [&](char first, char second) {
     for (const char name : {first, second}) {
-      planner.enter(chain.block(name), {true, true});
-      planner.leave(chain.block(name), {true, true});
+      planner.enter(chain.block(name), {.in_backward = true, .recomputing = true});
+      planner.leave(chain.block(name), {.in_backward = true, .recomputing = true});
     }
   };
   planner.backward_reaches(chain.block('d'));
@@ -274,11 +274,11 @@ TEST(ShardOrder, AStepThatMustFailMayBeWithinAnother) {
 TEST(ShardOrder, AGroupAloneAfterAFailedForwardBeginsANewForwardOrder) {
   Chain chain(2, shard_over(2));
   chain.planner.begin_attempt();
-  chain.planner.enter(chain.root, {true, false, 1});
-  chain.planner.enter(chain.block('a'), {true, false, 1});
+  chain.planner.enter(chain.root, {.outermost = 1});
+  chain.planner.enter(chain.block('a'), {.outermost = 1});
   chain.planner.leave(chain.block('a'), {});
   chain.planner.end_attempt(true);
-  chain.planner.enter(chain.block('b'), {true, false, 2});
+  chain.planner.enter(chain.block('b'), {.outermost = 2});
   chain.planner.leave(chain.block('b'), {});
   chain.planner.at({"backward", 1, 0});
   chain.planner.backward_reaches(chain.block('b'));

@@ -295,20 +295,20 @@ void ShardPlan::begin_outermost(std::size_t group, std::uint64_t call) {
   context.call = call;
 }
 
-bool ShardPlan::enter(ModuleId module, bool recomputing, std::uint64_t call) {
+bool ShardPlan::enter(ModuleId module, bool in_backward, std::uint64_t call) {
   const std::size_t at = number(module);
-  if (recomputing && groups_[at].in_backward) return false;
+  if (in_backward && groups_[at].in_backward) return false;
   if (groups_[at].context < 0) make_context(at);
   // A recomputation may stop before it leaves the module. So a call of the only module of a group is always a new one.
   const bool alone = groups_[at].modules.size() == 1;
-  if (!recomputing && (alone || groups_[at].entered.empty())) begin_outermost(at, call);
+  if (!in_backward && (alone || groups_[at].entered.empty())) begin_outermost(at, call);
   const bool first = alone || groups_[at].entered.empty();
   groups_[at].entered.insert(module);
   all_gather(at);
   if (!first) return false;
   for (const std::size_t next : groups_[at].forward_prefetch) all_gather(next, true);
-  if (!recomputing) prefetch_next(at);
-  return !recomputing;
+  if (!in_backward) prefetch_next(at);
+  return true;
 }
 
 void ShardPlan::prefetch_next(std::size_t number) {
@@ -326,19 +326,19 @@ void ShardPlan::prefetch_next(std::size_t number) {
   if (!context.ran.contains(*(at + 1))) all_gather(*(at + 1), true);
 }
 
-bool ShardPlan::leave(ModuleId module, bool recomputing, bool recording) {
+bool ShardPlan::leave(ModuleId module, bool in_backward, bool recording) {
   const std::size_t at = number(module);
   Group& group = groups_[at];
-  if (recomputing && group.in_backward) return false;
+  if (in_backward && group.in_backward) return false;
   group.left.insert(module);
-  if (group.left.size() < group.modules.size()) return !recomputing;
-  if (!recomputing && context_of(at).outermost == at) {
+  if (group.left.size() < group.modules.size()) return true;
+  if (!in_backward && context_of(at).outermost == at) {
     context_of(at).outermost.reset();
     context_of(at).first_forward_ended = true;
   }
   group.entered.clear();
   group.left.clear();
-  if (recomputing) return false;  // the group stays unsharded for its own backward, which follows
+  if (in_backward) return true;  // the group stays unsharded for its own backward, which follows
   reshard_after_forward(group);
   group.shows_shards = group.choices.flat && !recording;
   if (!group.parameters.empty()) {  // an empty group neither prefetches nor is prefetched

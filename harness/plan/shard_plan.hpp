@@ -126,11 +126,11 @@ class ShardPlan {
   std::vector<ModuleId> modules_of_group(ModuleId module) const;
 
   // ---- events of modules with a group ----
-  // A call begins and ends; `recomputing`: during backward. `call`: the number of the outermost call that runs. Return
+  // A call begins and ends; `in_backward`: of a recomputation or a hook. `call`: the number of the outermost call. Return
   // whether backward must be reported at the inputs (enter) or outputs (leave) of the call. A group of several modules
   // needs the inputs of the first one entered and the outputs of all.
-  bool enter(ModuleId module, bool recomputing, std::uint64_t call);
-  bool leave(ModuleId module, bool recomputing, bool recording);
+  bool enter(ModuleId module, bool in_backward, std::uint64_t call);
+  bool leave(ModuleId module, bool in_backward, bool recording);
   void backward_reaches(ModuleId module);
   void backward_leaves(ModuleId module);
   void gradient(TensorId parameter);
@@ -142,7 +142,6 @@ class ShardPlan {
   void forget_kept_back(TensorId parameter) { groups_[owner_of_.at(parameter)].unreduced.erase(parameter); }
   // The number of the root that the group belongs to; -1 before its first forward.
   int root_of(ModuleId module) const { return groups_[number(module)].context; }
-  int root_of_parameter(TensorId parameter) const { return groups_[owner_of_.at(parameter)].context; }
   // Ends a backward for the groups of one root.
   void end_backward(int root);
 

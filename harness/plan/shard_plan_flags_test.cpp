@@ -222,8 +222,8 @@ TEST(ShardPlanFlags, ARecomputationAndItsBackwardShareOneAllGather) {
   planner.backward_reaches(chain.root);
   planner.backward_reaches(b);
   for (const ModuleId recomputed : {a, b}) {
-    planner.enter(recomputed, {true, true});
-    planner.leave(recomputed, {true, true});
+    planner.enter(recomputed, {.in_backward = true, .recomputing = true});
+    planner.leave(recomputed, {.in_backward = true, .recomputing = true});
   }
   chain.model.report_gradients(b);
   planner.backward_leaves(b);

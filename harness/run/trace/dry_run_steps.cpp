@@ -140,6 +140,7 @@ Value DryRun::load_checkpoint(StepCall& call) {
 }
 
 Value DryRun::backward(StepCall& call) {
+  const plan::Planner::BackwardScope scope(planner_);
   Value none = run_verb(call);
   tensor_parallel_.restore();
   watch_.report_position("backward");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/checkpoint.hpp"
 #include "engine/autograd/ops.hpp"
 #include "engine/autograd/watch.hpp"
 #include "engine/comm/recorder.hpp"
@@ -44,10 +45,10 @@ void ModuleWatch::watch(const nn::ModulePtr& module) {
 }
 
 void ModuleWatch::before_forward(plan::ModuleId id, nn::Module& module, nn::Inputs& inputs) {
-  // The tree changes between forwards, but neither within a forward nor in a backward that recomputes.
-  if (depth_++ == 0 && !in_backward()) refresh(module.shared_from_this());
+  // The tree changes between forwards, but neither within a forward nor in a recomputation.
+  if (depth_++ == 0 && !recomputing()) refresh(module.shared_from_this());
   report_position();
-  const bool watches_backward = planner_.enter(id, {grad_enabled(), in_backward(), nn::running_call()});
+  const bool watches_backward = planner_.enter(id, {grad_enabled(), in_backward(), recomputing(), nn::running_call()});
   shards_.follow();
   prepare_inputs(id, inputs);
   if (!watches_backward) return;
@@ -69,7 +70,7 @@ void ModuleWatch::after_forward(plan::ModuleId id, nn::Structure& outputs) {
   const std::vector<Tensor> tensors = nn::tensors_of(outputs);
   const bool recording = grad_enabled() && std::any_of(tensors.begin(), tensors.end(),
                                                        [](const Tensor& one) { return requires_grad(one); });
-  const bool watches_backward = planner_.leave(id, {recording, in_backward()});
+  const bool watches_backward = planner_.leave(id, {recording, in_backward(), recomputing()});
   shards_.follow();
   if (depth_ == 0 && !in_backward()) shards_.end_forward();
   if (watches_backward)

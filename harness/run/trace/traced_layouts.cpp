@@ -79,7 +79,7 @@ plan::Value TracedLayouts::value_of(const Tensor& tensor) {
   plan::Value value{tensor.sizes(), tensor.dtype(), {}};
   if (const layout::ShardedLayout* layout = layout_of(tensor)) value.layout = *layout;
   if (const Note* note = find(tensor)) {
-    if (!note->layout) planner_.leave_out_tensor_parallel(note->unknown_because);
+    if (!value.layout) planner_.leave_out_tensor_parallel(note->unknown_because);
     value.open = note->open;
   }
   return value;
