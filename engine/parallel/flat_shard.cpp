@@ -234,7 +234,11 @@ StateSettings state_settings(const Unit& unit, const FlatShardOptions& options, 
   settings.precision.cast_forward_inputs = options.mixed_precision.cast_forward_inputs;
   settings.casts_root_inputs = options.mixed_precision.cast_root_forward_inputs;
   settings.buffer_type = options.mixed_precision.buffer;
-  settings.buffer_modules.assign(unit.modules.begin(), unit.modules.end());
+  for (const nn::ModulePtr& module : unit.modules)
+    for (std::size_t slot = 0; slot < module->buffers.size(); ++slot) {
+      const Tensor& tensor = module->buffers[slot].tensor;
+      settings.buffers.push_back({module, slot, tensor.defined() ? std::optional(tensor.dtype()) : std::nullopt});
+    }
   settings.backward_prefetch = options.backward_prefetch;
   settings.forward_prefetch = options.forward_prefetch;
   settings.device = device;

@@ -31,10 +31,9 @@ std::map<SlotKey, std::optional<DType>> managed_buffers(const nn::ModulePtr& roo
   for (const nn::NamedModule& entry : nn::named_modules(root)) {
     const ShardStatePtr state = shard_state_of(*entry.module);
     if (!state || state->settings().api != flat_shard_name) continue;
-    for (const auto& weak : state->settings().buffer_modules)
-      if (const nn::ModulePtr owner = weak.lock())
-        for (std::size_t slot = 0; slot < owner->buffers.size(); ++slot) found.try_emplace({owner.get(), slot});
-    for (const CastBuffer& buffer : state->cast_buffers())
+    for (const UnitBuffer& buffer : state->settings().buffers)
+      if (const nn::ModulePtr owner = buffer.owner.lock()) found.try_emplace({owner.get(), buffer.slot});
+    for (const UnitBuffer& buffer : state->cast_buffers())
       if (const nn::ModulePtr owner = buffer.owner.lock())
         if (!defect_armed(Defect::flat_buffers_saved_as_computed)) found[{owner.get(), buffer.slot}] = buffer.original;
   }

@@ -1,7 +1,6 @@
 // The root of a tree of sharded modules: which states it gets, what it does once, and what each of its forwards begins
 // with.
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
@@ -71,12 +70,11 @@ void ShardState::make_root() {
 
   is_root_ = true;
   context->states.assign(states.begin(), states.end());
-  std::map<const TensorImpl*, DType> original_types;  // of the buffers, which several modules may share
   for (const ShardStatePtr& state : states) {
     state->is_initialized_ = true;
     state->context = context;
     if (state->group_) state->group_->context = context;
-    state->cast_own_buffers(original_types);
+    state->cast_own_buffers();
   }
   if (!group_) return;
   group_->is_root = true;
@@ -84,21 +82,18 @@ void ShardState::make_root() {
 }
 
 // Buffers keep the type of the computation; state dicts give the original one.
-void ShardState::cast_own_buffers(std::map<const TensorImpl*, DType>& original_types) {
+void ShardState::cast_own_buffers() {
   if (!settings_.buffer_type || defect_armed(Defect::flat_buffers_not_cast)) return;
   const NoGrad no_grad;
   const device::PurposeScope purpose(device::Purpose::other);
-  for (const auto& weak : settings_.buffer_modules) {
-    const nn::ModulePtr module = weak.lock();
+  for (const UnitBuffer& buffer : settings_.buffers) {
+    const nn::ModulePtr module = buffer.owner.lock();
     if (!module) continue;
-    for (std::size_t slot = 0; slot < module->buffers.size(); ++slot) {
-      const Tensor& tensor = module->buffers[slot].tensor;
-      if (!tensor.defined() || !is_floating(tensor.dtype())) continue;
-      const DType original = original_types.try_emplace(&tensor.impl(), tensor.dtype()).first->second;
-      if (original != *settings_.buffer_type) cast_buffers_.push_back({module, slot, original});
-      if (tensor.dtype() != *settings_.buffer_type)
-        nn::swap_data(tensor, raw::cast(detach(tensor), *settings_.buffer_type));
-    }
+    const Tensor& tensor = module->buffers[buffer.slot].tensor;
+    if (!tensor.defined() || !is_floating(tensor.dtype())) continue;
+    if (buffer.original != settings_.buffer_type) cast_buffers_.push_back(buffer);
+    if (tensor.dtype() != *settings_.buffer_type)
+      nn::swap_data(tensor, raw::cast(detach(tensor), *settings_.buffer_type));
   }
 }
 

@@ -23,18 +23,18 @@
 
 namespace lockstep::parallel {
 
-// A buffer that computes in another type than it was made with.
-struct CastBuffer {
+// A buffer of a unit of flat_shard.
+struct UnitBuffer {
   std::weak_ptr<nn::Module> owner;
   std::size_t slot = 0;
-  DType original;
+  std::optional<DType> original;  // the type that it had when the unit was made; none without a tensor
 };
 
 struct StateSettings {
   MixedPrecision precision;
   bool casts_root_inputs = false;    // if this state is the root, to the compute type
-  std::optional<DType> buffer_type;  // of the buffers of these modules, from the first forward on
-  std::vector<std::weak_ptr<nn::Module>> buffer_modules;
+  std::optional<DType> buffer_type;  // of the buffers, from the first forward on
+  std::vector<UnitBuffer> buffers;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::before;
   bool forward_prefetch = false;  // of the group that followed in the first forward
   device::Device device;
@@ -52,7 +52,8 @@ class ShardState : public std::enable_shared_from_this<ShardState> {
   const std::string& owner() const { return settings_.owner; }
   const StateSettings& settings() const { return settings_; }
   bool is_root() const { return is_root_; }
-  const std::vector<CastBuffer>& cast_buffers() const { return cast_buffers_; }
+  // Those that compute in another type than they were made with.
+  const std::vector<UnitBuffer>& cast_buffers() const { return cast_buffers_; }
   std::shared_ptr<ShardContext> context;
 
   void pre_forward(nn::Inputs& inputs);
@@ -78,7 +79,7 @@ class ShardState : public std::enable_shared_from_this<ShardState> {
   void recover();
   void forget_backward();
   void leave_failed_backward();
-  void cast_own_buffers(std::map<const TensorImpl*, DType>& original_types);
+  void cast_own_buffers();
   void watch_inputs(nn::Inputs& inputs);
   void watch_outputs(nn::Structure& outputs);
   void pre_backward();
@@ -95,7 +96,7 @@ class ShardState : public std::enable_shared_from_this<ShardState> {
   bool is_root_ = false;
   bool moves_inputs_ = true;  // as in its last forward: so does a recomputation, which has no root
   std::set<const nn::Module*> modules_to_run_;
-  std::vector<CastBuffer> cast_buffers_;
+  std::vector<UnitBuffer> cast_buffers_;
 };
 
 using ShardStatePtr = std::shared_ptr<ShardState>;
