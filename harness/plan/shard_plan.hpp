@@ -126,9 +126,9 @@ class ShardPlan {
   std::vector<ModuleId> modules_of_group(ModuleId module) const;
 
   // ---- events of modules with a group ----
-  // A call begins and ends; `in_backward`: of a recomputation or a hook. `call`: the number of the outermost call. Return
-  // whether backward must be reported at the inputs (enter) or outputs (leave) of the call. A group of several modules
-  // needs the inputs of the first one entered and the outputs of all.
+  // A call begins and ends; `in_backward`: of a recomputation or a hook. `call`: the number of the outermost call.
+  // Return whether backward must be reported at the inputs (enter) or outputs (leave) of the call. A group of several
+  // modules needs the inputs of the first one entered and the outputs of all.
   bool enter(ModuleId module, bool in_backward, std::uint64_t call);
   bool leave(ModuleId module, bool in_backward, bool recording);
   void backward_reaches(ModuleId module);
