@@ -49,14 +49,18 @@ void ShardPlan::set_backward_prefetch(ModuleId module, const std::vector<ModuleI
 }
 
 // ---- all-gathers ----
-void ShardPlan::issue(const Group& group, const char* operation, const Axis& axis, std::int64_t bytes,
+void ShardPlan::issue(const Group& group, const char* operation, const Axis& axis, std::int64_t bytes) {
+  issue(group.choices.owner, operation, axis, bytes, "data_parallel");
+}
+
+void ShardPlan::issue(const std::string& owner, const char* operation, const Axis& axis, std::int64_t bytes,
                       const char* family) {
   Collective collective;
   collective.family = family;
   collective.operation = operation;
   collective.axis = axis.name;
   collective.group_size = axis.size;
-  collective.owner = group.choices.owner;
+  collective.owner = owner;
   collective.bytes = bytes;
   issue_(std::move(collective));
 }
@@ -286,7 +290,7 @@ void ShardPlan::begin_outermost(std::size_t group, std::uint64_t call) {
     groups_[at].left.clear();
     if (!context.outermost) continue;
     groups_[at].in_backward = false;
-    groups_[at].arriving_partial.clear();
+    groups_[at].arriving.clear();
     groups_[at].fresh.clear();
     groups_[at].positions.clear();
   }

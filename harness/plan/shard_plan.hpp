@@ -87,10 +87,8 @@ class ShardPlan {
   void note_replicated(ModuleId module) { replicated_.insert(module); }
   bool owns(TensorId parameter) const { return owner_of_.contains(parameter); }
   void change(ModuleId module, const FlagChange& flags);
-  // The next gradient of a parameter of a group is a partial sum over this axis.
-  void note_partial_gradient(TensorId parameter, const Axis& axis) {
-    groups_[owner_of_.at(parameter)].arriving_partial.insert_or_assign(parameter, axis);
-  }
+  // A use of a parameter of a group adds to its next gradient: a partial sum over the axis, or a full gradient.
+  void add_to_gradient(TensorId parameter, const std::optional<Axis>& partial_over);
   // A tensor that an all-gather extension sends instead of the shard of a parameter.
   struct GatherInput {
     std::int64_t bytes = 0;  // of one rank
@@ -190,7 +188,7 @@ class ShardPlan {
     std::set<TensorId> frozen;           // of a unit
     // of the current backward
     bool in_backward = false;
-    std::map<TensorId, Axis> arriving_partial;
+    FullGradients arriving;      // of the uses that backward has passed
     FullGradients fresh;         // of this backward
     FullGradients unreduced;     // of backwards without synchronization
     std::set<TensorId> partial;  // parameters reduced over the shard axis but not over the replicate axis
@@ -226,10 +224,11 @@ class ShardPlan {
   void reduce_unit(Group& group, bool at_end);
   std::int64_t padded_bytes(const Group& group, const std::set<TensorId>& tensors, bool reduced) const;
   std::int64_t gathered_bytes(const Group& group) const;
-  void issue(const Group& group, const char* operation, const Axis& axis, std::int64_t bytes,
-             const char* family = "data_parallel");
+  void issue(const Group& group, const char* operation, const Axis& axis, std::int64_t bytes);
+  void issue(const std::string& owner, const char* operation, const Axis& axis, std::int64_t bytes, const char* family);
   DType reduced_type(const Group& group, TensorId parameter) const;
-  void reduce_partial(const Group& group, TensorId parameter, const Axis& axis);
+  void reduce_partial(const std::string& owner, TensorId parameter, DType type, const Axis& axis);
+  DType gradient_type(const Group& group, TensorId parameter) const;
 
   const Facts& facts_;
   const std::set<TensorId>& awaited_;

@@ -59,12 +59,20 @@ void ShardPlan::leave_backward(Group& group, bool at_end) {
   reduce(group, false);
 }
 
+// The tape adds the gradients of the uses of a parameter, and reduces a partial sum before it adds a full gradient.
+void ShardPlan::add_to_gradient(TensorId parameter, const std::optional<Axis>& partial_over) {
+  const auto [sum, is_first] = groups_[owner_of_.at(parameter)].arriving.try_emplace(parameter, partial_over);
+  if (is_first || sum->second.has_value() == partial_over.has_value()) return;
+  reduce_partial("", parameter, compute_type(parameter), sum->second ? *sum->second : *partial_over);
+  sum->second.reset();
+}
+
 void ShardPlan::gradient(TensorId parameter) {
   Group& group = groups_[owner_of_.at(parameter)];
   std::optional<Axis>& partial_over = group.fresh[parameter];
   if (const auto at = group.choices.partial_gradients.find(parameter); at != group.choices.partial_gradients.end())
     partial_over = at->second;
-  if (const auto arriving = group.arriving_partial.extract(parameter)) partial_over = arriving.mapped();
+  if (const auto sum = group.arriving.extract(parameter); sum && sum.mapped()) partial_over = sum.mapped();
 }
 
 void ShardPlan::note_frozen(TensorId parameter, bool is_frozen) {
@@ -85,17 +93,20 @@ ShardPlan::FullGradients ShardPlan::take_fresh(Group& group) {
     if (fresh == taken.end()) continue;
     const auto [waiting, is_first] = group.unreduced.insert(*fresh);
     if (is_first || waiting->second.has_value() == fresh->second.has_value()) continue;
-    reduce_partial(group, id, waiting->second ? *waiting->second : *fresh->second);
+    reduce_partial(group.choices.owner, id, gradient_type(group, id),
+                   waiting->second ? *waiting->second : *fresh->second);
     waiting->second.reset();
   }
   return taken;
 }
 
-void ShardPlan::reduce_partial(const Group& group, TensorId parameter, const Axis& axis) {
-  issue(group, "all_reduce", axis,
-        bytes_of(facts_.tensor(parameter).sizes,
-                 group.choices.flat ? compute_type(parameter) : reduced_type(group, parameter)),
-        "tensor_parallel");
+void ShardPlan::reduce_partial(const std::string& owner, TensorId parameter, DType type, const Axis& axis) {
+  issue(owner, "all_reduce", axis, bytes_of(facts_.tensor(parameter).sizes, type), "tensor_parallel");
+}
+
+// Of one that waits to be reduced.
+DType ShardPlan::gradient_type(const Group& group, TensorId parameter) const {
+  return group.choices.flat ? compute_type(parameter) : reduced_type(group, parameter);
 }
 
 // Reduces the gradients of a group. Unless `at_end`, a parameter that this backward will reach again waits.
@@ -111,7 +122,8 @@ void ShardPlan::reduce(Group& group, bool at_end) {
   }
   for (const TensorId id : group.parameters) {
     if (!scattered.contains(id)) continue;
-    if (const auto full = group.unreduced.extract(id); full.mapped()) reduce_partial(group, id, *full.mapped());
+    if (const auto full = group.unreduced.extract(id); full.mapped())
+      reduce_partial(group.choices.owner, id, gradient_type(group, id), *full.mapped());
   }
   if (!scattered.empty()) issue(group, "reduce_scatter", group.choices.shard, padded_bytes(group, scattered, true));
   if (!group.choices.replicate) reduced_.insert(reduced_.end(), scattered.begin(), scattered.end());
@@ -135,7 +147,7 @@ void ShardPlan::reduce_unit(Group& group, bool at_end) {
   group.unreduced.clear();
   for (const TensorId id : group.parameters)
     if (const auto full = gradients.find(id); full != gradients.end() && full->second)
-      reduce_partial(group, id, *full->second);
+      reduce_partial(group.choices.owner, id, gradient_type(group, id), *full->second);
   const DType type = reduced_type(group, group.parameters.front());
   if (group.choices.flat->shards)
     issue(group, "reduce_scatter", group.choices.shard, bytes_of({group.flat.padded()}, type));

@@ -25,10 +25,10 @@ DryRun::DryRun(std::vector<bool> scaled_steps)
       flat_optimizers_(planner_, shards_),
       watch_(planner_, model_, shards_),
       layouts_(planner_, {[this] { watch_.report_position(); }, [this] { watch_.report_backward_position(); },
-                          [this](const Tensor& leaf, const plan::Axis& axis) -> std::function<void()> {
+                          [this](const Tensor& leaf, const std::optional<plan::Axis>& axis) -> std::function<void()> {
                             const plan::TensorId id = model_.id_of(leaf);
                             if (!planner_.shards().owns(id)) return {};
-                            return [this, id, axis] { planner_.shards().note_partial_gradient(id, axis); };
+                            return [this, id, axis] { planner_.shards().add_to_gradient(id, axis); };
                           }}),
       tensor_parallel_(planner_, model_, layouts_, watch_),
       scaled_steps_(std::move(scaled_steps)) {

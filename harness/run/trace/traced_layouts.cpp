@@ -253,21 +253,25 @@ void TracedLayouts::follow_broadcast(const ShardedOperation& seen, const Tensor&
   }
 }
 
-// The same over each of these axes, unless a group reduces the gradient of a leaf.
+// The same over each of these axes, if there is one. A group that reduces the gradient of a leaf learns of it as of a
+// full gradient.
 void TracedLayouts::leave_partial(const Tensor& operand, const Tensor& result, const layout::MeshShape& mesh,
                                   const std::vector<int>& axes) {
-  for (const int axis : axes) {
-    const plan::Axis over{mesh.names()[static_cast<std::size_t>(axis)], mesh.size(axis)};
+  if (!requires_grad(operand)) return;
+  const auto reports = [&](const std::optional<plan::Axis>& over) {
     std::function<void()> report;
-    if (is_leaf(operand) && requires_grad(operand)) report = report_.partial_gradient(operand, over);
+    if (is_leaf(operand)) report = report_.leaf_gradient(operand, over);
     if (report)
       add_hook(result, [report](const Tensor&) {
         report();
         return Tensor();
       });
-    else
+    return static_cast<bool>(report);
+  };
+  if (axes.empty()) reports({});
+  for (const int axis : axes)
+    if (!reports(plan::Axis{mesh.names()[static_cast<std::size_t>(axis)], mesh.size(axis)}))
       leave_partial(operand, result);
-  }
 }
 
 // Backward of the result leaves a partial gradient of the operand.

@@ -29,9 +29,9 @@ class TracedLayouts {
   struct Report {
     std::function<void()> position;           // before collectives of the current step or module
     std::function<void()> backward_position;  // before those of a backward
-    // For a leaf whose gradient a group reduces: what reports that the next one is a partial sum over the axis. Empty
-    // for other leaves.
-    std::function<std::function<void()>(const Tensor&, const plan::Axis&)> partial_gradient;
+    // For a leaf whose gradient a group reduces: what reports that a use adds to it, a partial sum over the axis or a
+    // full gradient. Empty for other leaves.
+    std::function<std::function<void()>(const Tensor&, const std::optional<plan::Axis>&)> leaf_gradient;
   };
   TracedLayouts(plan::Planner& planner, Report report);
   ~TracedLayouts();
