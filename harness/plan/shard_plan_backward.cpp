@@ -166,6 +166,7 @@ void ShardPlan::end_backward(int root) {
     if (group.state == State::unsharded && reshards_after_backward(group)) group.state = State::sharded;
     reduce(group, true);
     if (group.choices.flat && group.state == State::unsharded) group.shows_shards = true;
+    group.arriving.clear();
     group.entered.clear();
     group.left.clear();
   }
