@@ -84,7 +84,7 @@ void Planner::leave_out_tensor_parallel(const std::string& reason) {
 // ---- events ----
 bool Planner::enter(ModuleId module, Call call) {
   const auto replicated = replicated_.find(module);
-  if (replicated != replicated_.end() && !call.recomputing) replicated->second.enter(call.recording);
+  if (replicated != replicated_.end() && !call.recomputing) replicated->second.enter(call.recording, call.in_backward);
   const bool watches = shards_.has(module) && shards_.enter(module, call.in_backward, call.outermost);
   return watches && call.recording && !call.recomputing;
 }

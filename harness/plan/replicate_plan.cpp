@@ -102,7 +102,8 @@ void ReplicatePlan::update_buckets(bool recording) {
                     checked_multiply(static_cast<std::int64_t>(buckets_.size()), number_bytes, "plan"), true);
 }
 
-void ReplicatePlan::enter(bool recording) {
+void ReplicatePlan::enter(bool recording, bool in_backward) {
+  if (in_backward && reached_) return;  // the backward around it fills the buckets
   if (!started_) synchronize_parameters();
   update_buckets(recording);
   if (!choices_.broadcast_buffers) return;

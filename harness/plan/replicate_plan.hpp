@@ -62,10 +62,10 @@ class ReplicatePlan {
                 const std::set<TensorId>& awaited, IssueCollective issue);
 
   void set_gradient_sync(bool value) { sync_ = value; }
-  void enter(bool recording);           // a forward; recomputations are not reported
-  void backward_reaches();              // the outputs of the module
-  void gradient(TensorId parameter);    // the parameter has received a gradient
-  bool owns(TensorId parameter) const;  // its gradient is averaged
+  void enter(bool recording, bool in_backward);  // a forward; recomputations are not reported
+  void backward_reaches();                       // the outputs of the module
+  void gradient(TensorId parameter);             // the parameter has received a gradient
+  bool owns(TensorId parameter) const;           // its gradient is averaged
   void end_backward();
 
  private:
