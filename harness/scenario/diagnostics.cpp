@@ -115,6 +115,7 @@ std::string nearest_word(std::string_view given, const std::vector<std::string>&
   const std::size_t limit = std::max<std::size_t>(1, word.size() / 3);
   std::size_t best = limit + 1;
   std::string nearest;
+  std::vector<std::size_t> costs;  // row by row, one more than the letters of the word and of the candidate
   for (const std::string& known : known_words) {
     const std::string candidate = lower(known);
     if (candidate == word) return known;  // they differ in case only
@@ -127,20 +128,23 @@ std::string nearest_word(std::string_view given, const std::vector<std::string>&
     const std::size_t longer = std::max(word.size(), candidate.size());
     if (longer - std::min(word.size(), candidate.size()) > limit) continue;
     // Edits: insert, delete, replace, swap two neighbours.
-    std::vector<std::vector<std::size_t>> cost(word.size() + 1, std::vector<std::size_t>(candidate.size() + 1));
-    for (std::size_t i = 0; i <= word.size(); ++i) cost[i][0] = i;
-    for (std::size_t j = 0; j <= candidate.size(); ++j) cost[0][j] = j;
+    costs.resize((word.size() + 1) * (candidate.size() + 1));
+    const auto cost = [&](std::size_t i, std::size_t j) -> std::size_t& {
+      return costs[i * (candidate.size() + 1) + j];
+    };
+    for (std::size_t i = 0; i <= word.size(); ++i) cost(i, 0) = i;
+    for (std::size_t j = 0; j <= candidate.size(); ++j) cost(0, j) = j;
     for (std::size_t i = 1; i <= word.size(); ++i) {
       for (std::size_t j = 1; j <= candidate.size(); ++j) {
-        const std::size_t replaced = cost[i - 1][j - 1] + (word[i - 1] == candidate[j - 1] ? 0 : 1);
-        cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, replaced});
+        const std::size_t replaced = cost(i - 1, j - 1) + (word[i - 1] == candidate[j - 1] ? 0 : 1);
+        cost(i, j) = std::min({cost(i - 1, j) + 1, cost(i, j - 1) + 1, replaced});
         if (i > 1 && j > 1 && word[i - 1] == candidate[j - 2] && word[i - 2] == candidate[j - 1]) {
-          cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+          cost(i, j) = std::min(cost(i, j), cost(i - 2, j - 2) + 1);
         }
       }
     }
-    if (cost[word.size()][candidate.size()] < best) {
-      best = cost[word.size()][candidate.size()];
+    if (cost(word.size(), candidate.size()) < best) {
+      best = cost(word.size(), candidate.size());
       nearest = known;
     }
   }
