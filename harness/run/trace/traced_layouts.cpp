@@ -253,8 +253,7 @@ void TracedLayouts::follow_broadcast(const ShardedOperation& seen, const Tensor&
   }
 }
 
-// The same over each of these axes. For a leaf whose gradient a group reduces, the group is told instead, also of a
-// full gradient.
+// The same over each of these axes. A group that reduces the gradient of a leaf plans it itself: it hears of each use.
 void TracedLayouts::leave_partial(const Tensor& operand, const Tensor& result, const layout::MeshShape& mesh,
                                   const std::vector<int>& axes) {
   if (!requires_grad(operand)) return;
